@@ -1,0 +1,175 @@
+"""A whole run against the slower of its two sides: what the flow between them costs.
+
+Engine alone, trainer alone and the run are measured one after the other, again and again. In all three the engine's
+processes stay on one core and the rank's on another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dspark_train.bench import engine_alone, trainer_alone
+from dspark_train.bench.children import Child
+from dspark_train.bench.members import write_run
+from dspark_train.bench.spread import Spread
+from dspark_train.errors import StartError
+from dspark_train.plan.run_layout import RunLayout
+from dspark_train.plan.spec import Plan
+from dspark_train.topology.resolve import GIB, Resolved
+
+ENGINE_CORE, TRAINER_CORE = 0, 1
+WARM_UP_S, ENGINE_FOR_S = 5.0, 15.0
+NUM_WARM_UP_STEPS = 3
+LOOK_S = 0.05
+RUN_TIMEOUT_S = 900.0
+ENDLESS_STEPS = 1_000_000
+ROOM = 1.25
+"""A segment for the trainer alone: its samples, the mark below which they must stay, and what allocation loses."""
+GROUPS = {"inference": ENGINE_CORE, "trainers": TRAINER_CORE}
+
+
+def overrides(num_steps: int) -> tuple[str, ...]:
+    """What is set over the topology in all three: one engine, one rank, and nothing but training."""
+    return (
+        f"run.max_steps={num_steps}",
+        "engines.count.start=1",
+        "trainers.ranks.start=1",
+        "data.validation_frac=0",
+        f"checkpoint.every_steps={10 * num_steps}",
+    )
+
+
+def side_overrides(resolved: Resolved, num_steps: int) -> dict[str, tuple[str, ...]]:
+    """What is set beyond that for a side alone: an engine that never runs out, a segment that holds the whole run."""
+    return {
+        "engine": (f"run.max_steps={ENDLESS_STEPS}",),
+        "trainer": (f"store.segment_gib={filled_gib(resolved, num_steps):.4f}",),
+    }
+
+
+def filled_gib(resolved: Resolved, num_steps: int) -> float:
+    """The segment that holds all samples of so many steps."""
+    per_token = (resolved.bytes_per_token or 0) + 8
+    num_bytes = num_steps * resolved.topology.data.step_packs * resolved.topology.data.seq_len * per_token
+    return max(resolved.topology.store.segment_gib, ROOM * num_bytes / GIB / resolved.topology.store.high_mark_frac)
+
+
+def measure(
+    topology: Path,
+    sets: Sequence[str],
+    sides: Mapping[str, tuple[Resolved, Plan]],
+    num_steps: int,
+    num_rounds: int,
+) -> dict[str, Any]:
+    """All three, ``num_rounds`` times. sets: of the run, the `overrides` included; sides: with `side_overrides`.
+
+    Raises StartError and whatever ends a member.
+    """
+    rounds = []
+    for number in range(num_rounds):
+        with tempfile.TemporaryDirectory(prefix="dspark-bench-") as root:
+            roots = {side: Path(root) / side for side in sides}
+            pace = {"warm_up_s": WARM_UP_S, "for_s": ENGINE_FOR_S}
+            engine = _alone(roots["engine"], engine_alone.__name__, sides["engine"], **pace)
+            trainer = _alone(roots["trainer"], trainer_alone.__name__, sides["trainer"])
+            whole = run_tokens_per_s(topology, sets, Path(root) / "runs", f"bench-{number}", num_steps)
+            rounds.append({"engine": engine, "trainer": trainer, "run": whole})
+    return figures(rounds)
+
+
+def figures(rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Medians, and the efficiency of each round against the sides measured right before."""
+    parts = {side: Spread.of([each[side] for each in rounds]) for side in ("engine", "trainer", "run")}
+    efficiency = Spread.of([each["run"] / min(each["engine"], each["trainer"]) for each in rounds])
+    return {
+        "engine_alone_tokens_per_s": parts["engine"].median,
+        "trainer_alone_tokens_per_s": parts["trainer"].median,
+        "run_tokens_per_s": parts["run"].median,
+        "efficiency": efficiency.median,
+        "efficiency_spread": [efficiency.low, efficiency.high],
+        "rounds": list(rounds),
+    }
+
+
+def _alone(root: Path, module: str, run: tuple[Resolved, Plan], **fields: float) -> float:
+    write_run(root, *run)
+    core = ENGINE_CORE if module == engine_alone.__name__ else TRAINER_CORE
+    with closing(Child(module, root / "logs" / "bench.log")) as child:
+        child.ask("start", run_dir=str(root), core=core)
+        answer = child.ask("measure", **fields)
+        child.ask("stop")
+    return float(answer["tokens_per_s"])
+
+
+def run_tokens_per_s(topology: Path, sets: Sequence[str], runs: Path, name: str, num_steps: int) -> float:
+    """Launch the run, keep its sides on their cores, and tell its tokens a second after the first few steps."""
+    runs.mkdir(parents=True, exist_ok=True)
+    options = [part for value in sets for part in ("--set", value)]
+    command = [sys.executable, "-m", "dspark_train.cli.app", "launch", "--topology", str(topology), "--name", name]
+    log = runs / f"{name}.log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [*command, *options], env={**os.environ, "DSPARK_RUNS": str(runs)}, stdout=stream, stderr=stream
+        )
+        try:
+            rate = _watched(RunLayout(runs / name), process, num_steps)
+        except BaseException:
+            process.kill()
+            raise
+    if process.wait(RUN_TIMEOUT_S):
+        raise StartError(f"the run ended with code {process.returncode}", str(log), log.read_text().splitlines()[-15:])
+    return rate
+
+
+def _watched(layout: RunLayout, process: subprocess.Popen[bytes], num_steps: int) -> float:
+    """Pin members as they come up; the rate between the end of the warm-up and the last step, by this clock."""
+    pinned: set[int] = set()
+    began: tuple[float, int] | None = None
+    deadline_s = time.monotonic() + RUN_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        _pin_members(layout, pinned)
+        lines = layout.metrics.read_bytes().splitlines() if layout.metrics.exists() else []
+        if began is None and len(lines) >= NUM_WARM_UP_STEPS:
+            began = (time.perf_counter(), len(lines))
+        if len(lines) >= num_steps and began is not None:
+            tokens = sum(json.loads(line)["tokens"] for line in lines[began[1] :])
+            return float(tokens / (time.perf_counter() - began[0]))
+        if process.poll() is not None:
+            break
+        time.sleep(LOOK_S)
+    raise StartError(f"the run did not do {num_steps} steps", str(layout.events))
+
+
+def _pin_members(layout: RunLayout, pinned: set[int]) -> None:
+    """Keep every member's processes, and all their threads, on the core of its pool."""
+    try:
+        pools = json.loads(layout.state.read_text(encoding="utf-8"))["pools"]
+    except (OSError, ValueError, KeyError):
+        return
+    for pool, core in GROUPS.items():
+        for member in pools[pool]["members"]:
+            if member.get("pid") and member["pid"] not in pinned and pin_tree(member["pid"], core):
+                pinned.add(member["pid"])
+
+
+def pin_tree(pid: int, core: int) -> bool:
+    """Keep a process, its children and all their threads on one core; whether it was there."""
+    try:
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            for thread in each.threads():
+                os.sched_setaffinity(thread.id, {core})
+    except (psutil.Error, OSError):
+        return False
+    return True

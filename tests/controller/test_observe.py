@@ -1,0 +1,65 @@
+"""Readings in, the pools' state out; the clock is passed in."""
+
+import pytest
+
+from dspark_train.controller.observe import WINDOW_S, Observer, store_state
+
+NODES = {"engine-1.0": "10.0.0.1", "engine-2.0": "10.0.0.2"}
+
+
+def engine(tokens, busy_s, blocked_s, state="ready"):
+    return {"state": state, "pid": 7, "tokens": tokens, "busy_s": busy_s, "blocked_s": blocked_s, "error": ""}
+
+
+def test_rates_are_differences_over_the_window():
+    observer = Observer()
+    observer.pool(0.0, 1, {"engine-1.0": engine(0, 0, 0)}, NODES)
+    pool = observer.pool(10.0, 1, {"engine-1.0": engine(1000, 4, 6)}, NODES)
+    assert pool.tokens_per_s == pytest.approx(100.0)
+    assert pool.service_tokens_per_s == pytest.approx(250.0)
+    assert pool.blocked_frac == pytest.approx(0.6)
+
+
+def test_the_pools_rates_add_up_over_its_members():
+    observer = Observer()
+    for at_s, tokens in ((0.0, 0), (10.0, 1000)):
+        seen = {"engine-1.0": engine(tokens, at_s, 0), "engine-2.0": engine(tokens / 2, at_s, 0)}
+        pool = observer.pool(at_s, 2, seen, NODES)
+    assert pool.tokens_per_s == pytest.approx(150.0)
+    assert pool.service_tokens_per_s == pytest.approx(150.0)
+    assert pool.blocked_frac == pytest.approx(0.0)
+
+
+def test_old_readings_leave_the_window():
+    observer = Observer()
+    for second in range(101):
+        tokens = min(second, 50) * 100
+        pool = observer.pool(float(second), 1, {"engine-1.0": engine(tokens, second, 0)}, NODES)
+    assert WINDOW_S < 50
+    assert pool.tokens_per_s == 0.0
+
+
+def test_a_restarted_member_counts_from_zero_without_a_negative_rate():
+    observer = Observer()
+    observer.pool(0.0, 1, {"engine-1.0": engine(5000, 10, 0)}, NODES)
+    pool = observer.pool(1.0, 1, {"engine-1.0": engine(0, 0, 0)}, NODES)
+    assert pool.tokens_per_s == 0.0
+
+
+def test_a_dead_member_is_pending():
+    pool = Observer().pool(0.0, 2, {"engine-1.0": engine(0, 0, 0), "engine-2.0": {"state": "dead"}}, NODES)
+    assert [(m.name, m.state) for m in pool.members] == [("engine-1.0", "ready"), ("engine-2.0", "dead")]
+    assert (pool.ready, pool.pending) == (1, 1)
+    assert pool.members[1].node == "10.0.0.2"
+
+
+def test_the_time_in_a_state_starts_anew_with_the_state():
+    observer = Observer()
+    observer.pool(0.0, 1, {"engine-1.0": engine(0, 0, 0, "starting")}, NODES)
+    observer.pool(30.0, 1, {"engine-1.0": engine(0, 0, 0)}, NODES)
+    pool = observer.pool(35.0, 1, {"engine-1.0": engine(0, 0, 0)}, NODES)
+    assert pool.members[0].since_s == 5.0
+
+
+def test_a_store_without_an_answer_shows_zeros():
+    assert store_state({}).capacity_bytes == 0

@@ -1,0 +1,98 @@
+"""The same run through Mooncake, through files, and from files extracted before: the same steps to the last bit.
+
+Hidden states come from the stand-in, whose bytes never differ, so that whatever differs is the mode's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.inputs import STAND_IN, topology, write_dataset
+from tests.real.line import Line
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
+NUM_STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory, tiny_target: Path) -> Iterator[Line]:
+    root = tmp_path_factory.mktemp("modes")
+    write_dataset(root / "data")
+    sections = topology(tiny_target, root / "data", root / "lies.json")
+    sections["engines"] |= {"entry": STAND_IN, "env": {}}
+    sections |= {"run": {"seed": 7, "max_steps": NUM_STEPS}, "validation": {"every_steps": 6}}
+    made = Line(root, sections)
+    yield made
+    made.end_all()
+
+
+@pytest.fixture(scope="module")
+def disk(line: Line) -> tuple[str, ...]:
+    """What makes a run one through files."""
+    return ("store.protocol=disk", f"store.path={line.root / 'scratch'}")
+
+
+@pytest.fixture(scope="module")
+def online(line: Line) -> list[dict[str, Any]]:
+    return line.finish("online")
+
+
+def trained(steps: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """What a step was, and what came of it."""
+    return [(step["step"], step["data_hash"], step["loss"], step["accept_len"], step["tokens"]) for step in steps]
+
+
+def rounds(line: Line, run: str) -> list[tuple[int, float]]:
+    texts = (line.root / "runs" / run / "validation.jsonl").read_text(encoding="utf-8").splitlines()
+    return [(entry["step"], entry["loss"]) for entry in map(json.loads, texts)]
+
+
+def leftovers(line: Line) -> list[Path]:
+    return [path for path in (line.root / "scratch").rglob("*") if not path.is_dir()]
+
+
+def test_through_files_it_trains_the_same_and_leaves_none_behind(
+    line: Line, disk: tuple[str, ...], online: list[dict[str, Any]]
+) -> None:
+    assert trained(line.finish("disk", *disk)) == trained(online)
+    assert rounds(line, "disk") == rounds(line, "online")
+    assert leftovers(line) == []
+    assert line.left() == []
+
+
+@pytest.mark.trial
+def test_from_files_extracted_once_it_trains_the_same_as_often_as_one_likes(
+    line: Line, disk: tuple[str, ...], online: list[dict[str, Any]]
+) -> None:
+    archive = line.root / "hidden-states"
+    offline = (*disk, f"data.hidden_states={archive}")
+    refused = line.launch("too-early", *offline)
+    assert refused.returncode == 2
+    assert "extract them: dspark-train extract" in refused.stderr
+    sets = [part for value in offline for part in ("--set", value)]
+    extracted = line.run("extract", "--topology", str(line.topology_file), "--json", *sets)
+    assert extracted.returncode == 0, extracted.stdout + extracted.stderr
+    told = json.loads(extracted.stdout)
+    assert told["num_extracted"] == told["num_samples"] > 0
+    assert told["failed"] == {}
+    before = {path: path.stat().st_mtime_ns for path in archive.glob("hs_*")}
+    for run in ("offline-1", "offline-2"):
+        assert trained(line.finish(run, *offline)) == trained(online)
+        assert rounds(line, run) == rounds(line, "online")
+    assert {path: path.stat().st_mtime_ns for path in archive.glob("hs_*")} == before
+    assert leftovers(line) == []
+    assert line.left() == []
+    again = json.loads(line.run("extract", "--topology", str(line.topology_file), "--json", *sets).stdout)
+    assert again["num_extracted"] == 0
+
+
+def test_from_files_of_other_layers_it_is_refused(line: Line, disk: tuple[str, ...], online: object) -> None:
+    offline = (*disk, f"data.hidden_states={line.root / 'hidden-states'}", "target.layers=[1, 3]")
+    refused = line.launch("other-layers", *offline)
+    assert refused.returncode == 2
+    assert "layer_ids is (1, 2, 4), not (1, 3, 4)" in refused.stderr
