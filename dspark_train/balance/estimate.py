@@ -65,23 +65,33 @@ class Estimate(NamedTuple):
 
     def fed(self, tokens: float, busy_s: float, at_s: float, memory_s: float) -> Estimate:
         """With one more slice: so many tokens in ``busy_s`` seconds of unblocked work."""
+        # A simulated day of a thousand engines comes here three million times, so fields are read once.
+        old, _, weight_s, num, spread, _, high, high_tokens, high_s, low, low_tokens, low_s = self
         rate = tokens / busy_s
-        variance = self.second_variance()
-        deviation = rate - self.value
-        score = deviation / sqrt(variance / busy_s) if variance > 0 else 0.0
-        high = max(0.0, self.high + score - SLACK) if self.num >= FEW_SLICES else 0.0
-        low = max(0.0, self.low - score - SLACK) if self.num >= FEW_SLICES else 0.0
-        high_tokens, high_s = (self.high_tokens + tokens, self.high_s + busy_s) if high else (0.0, 0.0)
-        low_tokens, low_s = (self.low_tokens + tokens, self.low_s + busy_s) if low else (0.0, 0.0)
-        if high > LIMIT:
-            return self._began_again(high_tokens, high_s, at_s)
-        if low > LIMIT:
-            return self._began_again(low_tokens, low_s, at_s)
+        deviation = rate - old
+        score = 0.0
+        if num >= FEW_SLICES:
+            variance = self.second_variance()
+            score = deviation / sqrt(variance / busy_s) if variance > 0 else 0.0
+            high += score - SLACK
+            low -= score + SLACK
+        if num >= FEW_SLICES and high > 0:
+            high_tokens, high_s = high_tokens + tokens, high_s + busy_s
+            if high > LIMIT:
+                return self._began_again(high_tokens, high_s, at_s)
+        else:
+            high = high_tokens = high_s = 0.0
+        if num >= FEW_SLICES and low > 0:
+            low_tokens, low_s = low_tokens + tokens, low_s + busy_s
+            if low > LIMIT:
+                return self._began_again(low_tokens, low_s, at_s)
+        else:
+            low = low_tokens = low_s = 0.0
         kept = exp(-busy_s / memory_s)
-        weight_s = self.weight_s * kept + busy_s
-        value = self.value + deviation * busy_s / weight_s
-        spread = self.spread * kept + busy_s * deviation * (rate - value)
-        num = self.num * kept + 1
+        weight_s = weight_s * kept + busy_s
+        value = old + deviation * busy_s / weight_s
+        spread = spread * kept + busy_s * deviation * (rate - value)
+        num = num * kept + 1
         return Estimate(value, at_s, weight_s, num, spread, busy_s, high, high_tokens, high_s, low, low_tokens, low_s)
 
     def _began_again(self, tokens: float, busy_s: float, at_s: float) -> Estimate:

@@ -41,6 +41,7 @@ class World:
         self._rank_tokens = np.zeros(layout.max_ranks)
         self._rank_busy_s = self._rank_wait_s = self._rank_fetch_s = 0.0
         self._shares: dict[int, Floats] = {}
+        self._engine_names = [f"engine-{number}" for number in range(1, most + 1)]
 
     @property
     def at_s(self) -> float:
@@ -176,9 +177,9 @@ class World:
     def observation(self) -> Observation:
         """What a controller would tell the balance now. Samples stand for tokens."""
         now_s, up = self.at_s, self._up_at_s[: self.wanted.num_engines] <= self.at_s
-        numbers = np.flatnonzero(up).tolist()
+        numbers, names = np.flatnonzero(up).tolist(), self._engine_names
         tokens, busy_s, rank_tokens = self._tokens.tolist(), self._busy_s.tolist(), self._rank_tokens.tolist()
-        engines = tuple(EngineSeen(f"engine-{n + 1}", tokens[n], busy_s[n]) for n in numbers)
+        engines = tuple([EngineSeen(names[n], tokens[n], busy_s[n]) for n in numbers])
         clocks = (self._rank_busy_s, self._rank_wait_s, self._rank_fetch_s)
         ranks = tuple(RankSeen(f"rank-{n}", rank_tokens[n], *clocks) for n in range(self.num_ranks))
         was_paused, self._was_paused = self._was_paused, False
