@@ -31,6 +31,7 @@ class Asked:
     method: Method
     data: tuple[Path, ...]
     target: str | None
+    other_target: bool
     step: int | None
     num_per_domain: int | None
     max_tokens: int
@@ -84,6 +85,9 @@ def command(
     method: MethodOption = Method.reference,
     data: DataOption = None,
     target: Annotated[str | None, typer.Option(help="The target, where the draft's own is not there any more.")] = None,
+    other_target: Annotated[
+        bool, typer.Option("--other-target", help="Allow a target of the same shape with other weights.")
+    ] = False,
     step: Annotated[int | None, typer.Option(help="Checkpoint of the run; the newest if left out.")] = None,
     per_domain: Annotated[int | None, typer.Option(min=1, help="Prompts of each domain; all if left out.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Of each answer.")] = 128,
@@ -109,6 +113,7 @@ def command(
         method=method,
         data=tuple(data or ()),
         target=target,
+        other_target=other_target,
         step=step,
         num_per_domain=per_domain,
         max_tokens=max_tokens,

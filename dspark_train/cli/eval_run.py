@@ -27,7 +27,7 @@ def evaluate(what: str | None, asked: Asked) -> dict[str, Any]:
     started_s = time.monotonic()
     with narrator.step("load", "loading the draft", "usually about 15 s"), quiet():
         trust = asked.trust_remote_code
-        subject = find_subject(what, asked.target, asked.step, trust_remote_code=trust)
+        subject = find_subject(what, asked.target, asked.step, trust_remote_code=trust, other_target=asked.other_target)
     if asked.calibrate and subject.run is not None:
         raise UsageError(
             f"--calibrate writes into an export, and {subject.run.name} is a run: `dspark-train export` it, then give "
@@ -45,7 +45,7 @@ def evaluate(what: str | None, asked: Asked) -> dict[str, Any]:
     for text in found["warnings"]:
         narrator.say(f"warning: {text}", "yellow")
     if subject.run is not None:
-        path = subject.run.root / "eval" / f"{asked.method}.json"
+        path = subject.run.evaluations / f"{asked.method}.json"
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
 

@@ -27,7 +27,7 @@ def command(
     step: Annotated[int | None, typer.Option("--step", help="Checkpoint to export; the newest if left out.")] = None,
     evaluation: Annotated[
         Path | None,
-        typer.Option("--eval", help="What `eval --json` printed, for the card; RUN/eval.json if it is there."),
+        typer.Option("--eval", help="What `eval --json` printed, for the card; what `eval RUN` kept if left out."),
     ] = None,
     target_id: Annotated[
         str | None,
@@ -56,7 +56,7 @@ def command(
         raise UsageError("--confirm is for --push-to-hub OWNER/NAME")
     layout = find_run(run)
     resolved = Resolved.model_validate_json(layout.resolved.read_text(encoding="utf-8"))
-    measured = _evaluation(layout, evaluation)
+    given = read_evaluation(evaluation) if evaluation else None
     layout.logs.mkdir(exist_ok=True)
     with _quiet(layout):
         from dspark_train.trainer.export import export_checkpoint
@@ -65,6 +65,7 @@ def command(
             resolved, layout.checkpoints, (out or layout.export).absolute(), step, other_target=other_target
         )
     directory = Path(exported.path)
+    measured = given or kept_evaluation(layout, exported.step)
     write_card(layout, resolved, exported, measured, push or layout.name, target_id)
     checked = _check(directory, resolved, layout) if vllm else None
     if as_json:
@@ -150,12 +151,15 @@ def _check(directory: Path, resolved: Resolved, layout: RunLayout) -> Checked:
     return check(directory, resolved, layout.log("export"))
 
 
-def _evaluation(layout: RunLayout, path: Path | None) -> dict[str, Any] | None:
-    """The measured acceptance, where there is one. Raises DataError where the file is none."""
-    beside = layout.root / "eval.json"
-    if path is None and not beside.is_file():
-        return None
-    path = path or beside
+def kept_evaluation(layout: RunLayout, step: int | None) -> dict[str, Any] | None:
+    """What `eval` measured last of the run's checkpoint of that step; None where it measured none."""
+    kept = sorted(layout.evaluations.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = (read_evaluation(path) for path in kept)
+    return next((one for one in found if one.get("step") == step), None)
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Raises DataError where the file is not what `eval --json` prints."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["macro_accept_len"] is None or not found["domains"] or not found["method"]:

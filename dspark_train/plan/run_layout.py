@@ -93,6 +93,11 @@ class RunLayout:
         return self.root / "export"
 
     @property
+    def evaluations(self) -> Path:
+        """What `eval` measured, a file a method."""
+        return self.root / "eval"
+
+    @property
     def token(self) -> Path:
         """Bearer token of the controller's HTTP API, mode 0600."""
         return self.root / "token"

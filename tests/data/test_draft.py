@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dspark_train.cli.app import run
+from dspark_train.cli.eval_subject import described
 from dspark_train.data.draft import PROVENANCE, check_pair, read_draft_facts
 from dspark_train.data.target import read_target_facts
 from dspark_train.data.target_identity import read_identity
@@ -126,6 +127,17 @@ def test_serve_prints_the_command_and_refuses_a_wrong_target(tmp_path: Path, cap
     wrong = write_target(tmp_path / "wrong", vocab_size=64)
     assert run(["serve", str(draft), "--target", str(wrong)]) == 2
     assert "a vocabulary of 32 tokens, and" in capsys.readouterr().err
+
+
+def test_eval_refuses_a_wrong_target_and_other_weights_unless_they_are_allowed(tmp_path: Path) -> None:
+    draft = write_draft(tmp_path / "draft", write_target(tmp_path / "target"))
+    assert described(draft, None, trust_remote_code=False).num_tokens == 3
+    with pytest.raises(PairingError, match="a vocabulary of 32 tokens, and"):
+        described(draft, str(write_target(tmp_path / "wrong", vocab_size=64)), trust_remote_code=False)
+    tuned = str(write_target(tmp_path / "tuned", fill=9))
+    with pytest.raises(PairingError, match="--other-target"):
+        described(draft, tuned, trust_remote_code=False)
+    assert described(draft, tuned, trust_remote_code=False, other_target=True).target == tuned
 
 
 def test_serve_without_the_targets_options_asks_for_a_topology(tmp_path: Path, capsys: Any) -> None:

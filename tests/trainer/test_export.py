@@ -13,6 +13,7 @@ from dspark_train.cli.app import run as command_line
 from dspark_train.data.target_identity import read_identity
 from dspark_train.engine.vllm_check import check
 from dspark_train.errors import CheckpointError, PairingError, UsageError
+from dspark_train.plan.run_layout import RunLayout
 from dspark_train.topology.resolve import Resolved
 from dspark_train.trainer.checkpoint_files import step_dir
 from dspark_train.trainer.drafts import load_export
@@ -81,6 +82,18 @@ def test_an_export_has_a_card_of_its_step_and_is_served_from_its_own_directory(
     served = json.loads(capsys.readouterr().out)
     assert served["target"] == str(tiny_target)
     assert served["speculative_config"]["num_speculative_tokens"] == 4
+
+
+def test_the_card_has_what_eval_kept_of_the_same_step(finished_run, tmp_path, capsys):
+    kept = {"method": "reference", "macro_accept_len": 1.5, "domains": {"math": {"accept_len": 1.5, "num_tokens": 9}}}
+    directory = RunLayout(finished_run).evaluations
+    directory.mkdir()
+    (directory / "reference.json").write_text(json.dumps(kept | {"step": 3}))
+    argv = ["export", str(finished_run), "--no-vllm", "--out"]
+    assert command_line([*argv, str(tmp_path / "third"), "--step", "3"]) == 0
+    assert "| math | 1.50 | 9 |" in (tmp_path / "third" / "README.md").read_text()
+    assert command_line([*argv, str(tmp_path / "last")]) == 0
+    assert "| math |" not in (tmp_path / "last" / "README.md").read_text()
 
 
 def test_an_upload_is_only_told_and_wants_a_target_that_others_find(finished_run, tmp_path, capsys):
