@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dspark_train.data.conversations import read_conversations
-from dspark_train.engine.server import VllmServer
+from dspark_train.engine.local_server import HOST, local_server
 from dspark_train.errors import DSparkError, UsageError
 from dspark_train.evaluate.sweep import Level, Sweep, bench_argv, level_of
 from dspark_train.plan.serving import ServingCommand, ServingOptions, serving_command
-from dspark_train.store.ports import reserve_port
 from dspark_train.topology.pairing import DraftFacts
 
-HOST = "127.0.0.1"
 START_TIMEOUT_S = 900.0
 LEVEL_TIMEOUT_S = 3600.0
-STOP_GRACE_S = 20.0
 MIN_PROMPTS = 4
 WARM_UP = 1
 """Users of the first measurement, which is thrown away."""
@@ -96,20 +93,18 @@ def machine(device: str) -> str:
 def _side(
     options: ServingOptions, draft: DraftFacts | None, ask: Ask, prompts: Path, log: Path, say: Say
 ) -> tuple[Level, ...]:
-    lock = reserve_port()
     num_tokens = ask.num_tokens if draft else None
-    command = serving_command(options, draft, host=HOST, port=lock.port, num_tokens=num_tokens)
-    if command.caution:
-        raise UsageError(command.caution)
-    base_url = f"http://{HOST}:{lock.port}"
+
+    def command(port: int) -> ServingCommand:
+        return serving_command(options, draft, host=HOST, port=port, num_tokens=num_tokens)
+
+    made = command(port=1)
+    if made.caution:
+        raise UsageError(made.caution)
     log.parent.mkdir(parents=True, exist_ok=True)
     say(f"starting vLLM {'with the draft' if draft else 'without a draft'} (1-3 minutes on CPU; log: {log})")
-    try:
-        with VllmServer(command.argv(), command.env, log, base_url) as server:
-            server.start(START_TIMEOUT_S)
-            return _levels(command, ask, prompts, base_url, log.with_suffix(".bench.log"), say)
-    finally:
-        lock.release()
+    with local_server(lambda port: (command(port).argv(), made.env), log, START_TIMEOUT_S) as server:
+        return _levels(made, ask, prompts, server.base_url, log.with_suffix(".bench.log"), say)
 
 
 def _levels(command: ServingCommand, ask: Ask, prompts: Path, base_url: str, log: Path, say: Say) -> tuple[Level, ...]:

@@ -7,32 +7,30 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dspark_train.cli.eval import Asked
 from dspark_train.cli.eval_subject import Subject
 from dspark_train.cli.prepare_view import Narrator
+from dspark_train.cli.served import carried_options
+from dspark_train.data.draft import read_draft_facts
 from dspark_train.data.serving import served_model
-from dspark_train.engine.server import VllmServer
+from dspark_train.data.target import read_target_facts
+from dspark_train.engine.local_server import HOST, Command, local_server
 from dspark_train.errors import UsageError
 from dspark_train.evaluate.acceptance import Acceptance, bucket_of, total
 from dspark_train.evaluate.outcome import LENGTH_EDGES_TOKENS, figures
 from dspark_train.evaluate.prompts import Prompt
 from dspark_train.evaluate.served import Requests, ask
-from dspark_train.evaluate.serving_command import HOST, NOT_ON_CPU, SERVED_NAME, Serving, serving_argv, serving_env
-from dspark_train.store.ports import AddressInUse, reserve_port
+from dspark_train.plan.serving import ServingCommand, ServingOptions, counting_command
 
-NUM_PORT_ATTEMPTS = 3
 START_TIMEOUT_S = 900.0
-STOP_GRACE_S = 10.0
 Group = tuple[str, int, str]
 """Domain, context in tokens, and bucket: prompts whose drafts are counted together."""
 
 
 def measure(subject: Subject, prompts: Sequence[Prompt], asked: Asked, narrator: Narrator) -> dict[str, Any]:
     """Figures of the first temperature at the top, all of them in ``by_temperature``. Raises UsageError, StartError."""
-    if not asked.endpoint:
-        _refuse(subject)
     with _endpoint(subject, prompts, asked, narrator) as (url, model):
         results = {}
         for temperature in asked.temperatures:
@@ -63,13 +61,6 @@ def _at(requests: Requests, prompts: Sequence[Prompt], narrator: Narrator) -> di
     return figures({domain: domains[domain] for domain in order if domain in domains}, lengths)
 
 
-def _refuse(subject: Subject) -> None:
-    import torch
-
-    if not torch.cuda.is_available() and (reason := NOT_ON_CPU.get(subject.algorithm)):
-        raise UsageError(f"{reason}: use --method reference here, or --endpoint of a server on GPUs")
-
-
 @contextlib.contextmanager
 def _endpoint(
     subject: Subject, prompts: Sequence[Prompt], asked: Asked, narrator: Narrator
@@ -78,41 +69,52 @@ def _endpoint(
     if asked.endpoint:
         yield asked.endpoint, served_model(asked.endpoint)
         return
-    import torch
+    options = _options(subject)
+    if options.num_nodes > 1:
+        raise UsageError(f"the target takes {options.num_nodes} nodes: start `dspark-train serve` and give --endpoint")
 
-    num_tokens = asked.num_tokens or subject.num_tokens
-    serving = Serving(
-        target=subject.target,
-        draft=str(subject.draft),
-        algorithm=subject.algorithm,
-        num_tokens=num_tokens,
-        max_model_len=max(len(prompt.ids) for prompt in prompts) + asked.max_tokens + num_tokens + 1,
-        on_cpu=not torch.cuda.is_available(),
-        trust_remote_code=subject.trust_remote_code,
-        draft_samples=asked.draft_samples,
-    )
+    def command(port: int) -> Command:
+        made = _command(options, subject, prompts, asked, port)
+        threads = {"OMP_NUM_THREADS": str(asked.threads)} if made.device == "cpu" else {}
+        return made.argv(), made.env | threads
+
+    made = _command(options, subject, prompts, asked, port=1)
+    if made.caution:
+        raise UsageError(f"{made.caution}; or use --method reference here, or --endpoint of a server on GPUs")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dspark-train-eval-")))
         log = subject.run.log("eval-vllm") if subject.run else folder / "vllm.log"
         with narrator.step("server", "starting vLLM with the draft", f"usually 30-60 s on CPU; log: {log}"):
-            server = _start(serving, log, asked.threads, stack)
-        yield server.base_url, SERVED_NAME
+            server = stack.enter_context(local_server(command, log, START_TIMEOUT_S))
+        yield server.base_url, str(made.options["served_model_name"])
 
 
-def _start(serving: Serving, log: Path, threads: int, stack: contextlib.ExitStack) -> VllmServer:
-    """Start on a reserved port, on another one where somebody else took it. Raises StartError."""
-    for attempt in range(1, NUM_PORT_ATTEMPTS + 1):
-        lock = reserve_port()
-        stack.callback(lock.release)
-        server = VllmServer(
-            serving_argv(serving, lock.port), serving_env(serving, threads), log, f"http://{HOST}:{lock.port}"
-        )
-        stack.callback(server.stop, STOP_GRACE_S)
-        try:
-            server.start(START_TIMEOUT_S)
-        except AddressInUse:
-            if attempt == NUM_PORT_ATTEMPTS:
-                raise
-        else:
-            break
-    return server
+def _options(subject: Subject) -> ServingOptions:
+    """Those that the target was extracted with, where the draft carries them, on the device that is here."""
+    import torch
+
+    device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
+    carried = carried_options(subject.draft, subject.run)
+    options = carried or ServingOptions(target=subject.target, device=device, dtype="auto")
+    path = read_target_facts(subject.target).path
+    trust = subject.trust_remote_code or options.trust_remote_code
+    return options.model_copy(
+        update={"target": subject.target, "path": path, "device": device, "trust_remote_code": trust}
+    )
+
+
+def _command(
+    options: ServingOptions, subject: Subject, prompts: Sequence[Prompt], asked: Asked, port: int
+) -> ServingCommand:
+    draft = read_draft_facts(str(subject.draft))
+    assert draft is not None
+    num_tokens = asked.num_tokens or subject.num_tokens
+    return counting_command(
+        options,
+        draft,
+        host=HOST,
+        port=port,
+        num_tokens=num_tokens,
+        max_model_len=max(len(prompt.ids) for prompt in prompts) + asked.max_tokens + num_tokens + 1,
+        draft_samples=asked.draft_samples,
+    )

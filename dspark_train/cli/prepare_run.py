@@ -22,15 +22,13 @@ from dspark_train.data.inputs import Inputs, inputs_of
 from dspark_train.data.prepare import Options, Prepared, check_renders, prepare_dataset, work_directory
 from dspark_train.data.quickstart_target import unpack
 from dspark_train.data.regenerate import Regenerated, Sampling, Server, regenerate
-from dspark_train.data.serving import HOST, cpu_flags, served_model, server_command
+from dspark_train.data.serving import cpu_flags, served_model, server_command
 from dspark_train.data.target import read_target_facts
+from dspark_train.engine.local_server import Command, local_server
 from dspark_train.engine.server import VllmServer
 from dspark_train.errors import UsageError
-from dspark_train.store.ports import AddressInUse, reserve_port
 from dspark_train.topology.resolve import Resolved, resolve
 
-NUM_PORT_ATTEMPTS = 3
-STOP_GRACE_S = 10.0
 ALIVE_POLL_S = 0.5
 WATCH_END_TIMEOUT_S = 5.0
 ANSWERS, SERVER_LOG = "answers.jsonl", "vllm.log"
@@ -156,32 +154,15 @@ def _endpoint(job: Job, work: Path, narrator: Narrator) -> Iterator[Endpoint]:
     with contextlib.ExitStack() as stack:
         text = f"starting vLLM to {'write and ' if job.sampling else ''}render"
         with narrator.step("server", text, f"{usual}; log: {log}"):
-            server = _start(job, log, stack)
+            timeout_s = job.resolved.topology.engines.start_timeout_s
+            server = stack.enter_context(local_server(lambda port: _command(job, port), log, timeout_s))
         yield Endpoint(server.base_url, job.options.model, server)
 
 
-def _start(job: Job, log: Path, stack: contextlib.ExitStack) -> VllmServer:
-    """Start the server on a reserved port, on another one where somebody else took it. Raises StartError."""
-    for attempt in range(1, NUM_PORT_ATTEMPTS + 1):
-        lock = reserve_port()
-        stack.callback(lock.release)
-        command = server_command(
-            job.resolved,
-            port=lock.port,
-            writes=job.sampling is not None,
-            threads=job.threads,
-            cpu_flags=cpu_flags(),
-        )
-        server = VllmServer(command.argv, command.env, log, f"http://{HOST}:{lock.port}")
-        stack.callback(server.stop, STOP_GRACE_S)
-        try:
-            server.start(job.resolved.topology.engines.start_timeout_s)
-        except AddressInUse:
-            if attempt == NUM_PORT_ATTEMPTS:
-                raise
-        else:
-            break
-    return server
+def _command(job: Job, port: int) -> Command:
+    writes = job.sampling is not None
+    command = server_command(job.resolved, port=port, writes=writes, threads=job.threads, cpu_flags=cpu_flags())
+    return command.argv, command.env
 
 
 @contextlib.contextmanager

@@ -33,7 +33,11 @@ def find_served(
     directory, layout = _find(source)
     draft = read_draft_facts(str(directory))
     assert draft is not None
-    options = _options(directory, layout, topology)
+    options = ServingOptions.of(resolve_file(topology, ())) if topology else carried_options(directory, layout)
+    if options is None:
+        raise UsageError(
+            f"{directory} has no {PROVENANCE}, so it does not say how its target is served: give --topology FILE"
+        )
     name = target or options.path or options.target
     facts = read_target_facts(name)
     check_pair(draft, facts, name, other_target=other_target)
@@ -54,14 +58,9 @@ def _find(source: str | None) -> tuple[Path, RunLayout | None]:
     return layout.export.absolute(), layout
 
 
-def _options(directory: Path, layout: RunLayout | None, topology: Path | None) -> ServingOptions:
-    if topology is not None:
-        return ServingOptions.of(resolve_file(topology, ()))
+def carried_options(directory: Path, layout: RunLayout | None) -> ServingOptions | None:
+    """What a draft's target was extracted with: of its run, or as its export carries them; None where neither is."""
     if layout is not None:
         return ServingOptions.of(Resolved.model_validate_json(layout.resolved.read_text(encoding="utf-8")))
     carried = read_provenance(directory).get("serving")
-    if not carried:
-        raise UsageError(
-            f"{directory} has no {PROVENANCE}, so it does not say how its target is served: give --topology FILE"
-        )
-    return ServingOptions.model_validate(carried)
+    return ServingOptions.model_validate(carried) if carried else None

@@ -138,6 +138,31 @@ def serving_command(
     )
 
 
+def counting_command(
+    options: ServingOptions,
+    draft: DraftFacts,
+    *,
+    host: str,
+    port: int,
+    num_tokens: int,
+    max_model_len: int,
+    draft_samples: bool = False,
+) -> ServingCommand:
+    """`serving_command` of a server whose counters say what is accepted.
+
+    Prefixes are not cached: every token is then verified and counted alike. On CPU in float32, and all of a prompt at
+    once (see data/serving.py on seeds, and on prompts in pieces). max_model_len: a prompt and its answer.
+    draft_samples: above temperature 0 the draft samples too.
+    """
+    extra: dict[str, Any] = {"max_model_len": max_model_len, "enable_prefix_caching": False}
+    if options.device == "cpu":
+        extra |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(2048, max_model_len)}
+        options = options.model_copy(update={"dtype": "float32"})
+    if draft_samples:
+        extra["speculative_config"] = speculative_config(draft, num_tokens) | {"draft_sample_method": "probabilistic"}
+    return serving_command(options, draft, host=host, port=port, num_tokens=num_tokens, extra=extra)
+
+
 def speculative_config(draft: DraftFacts, num_tokens: int | None = None) -> dict[str, Any]:
     """The `--speculative-config` of vLLM for a draft of speculators' format. Raises UsageError."""
     if draft.algorithm not in METHODS:

@@ -13,7 +13,13 @@ import yaml
 
 from dspark_train.errors import UsageError
 from dspark_train.plan import serving_text
-from dspark_train.plan.serving import ServingCommand, ServingOptions, serving_command, speculative_config
+from dspark_train.plan.serving import (
+    ServingCommand,
+    ServingOptions,
+    counting_command,
+    serving_command,
+    speculative_config,
+)
 from dspark_train.topology.pairing import DraftFacts
 
 from .conftest import Resolve
@@ -70,6 +76,21 @@ def test_the_target_alone_has_the_same_options_without_the_draft(shipped: Resolv
     options = ServingOptions.of(shipped("quickstart"))
     without, with_it = made(options, None).options, made(options).options
     assert with_it == without | {"speculative_config": with_it["speculative_config"]}
+
+
+def test_a_server_that_counts_verifies_every_token_and_on_cpu_in_float32(shipped: Resolve) -> None:
+    options = ServingOptions.of(shipped("quickstart")).model_copy(update={"dtype": "bfloat16"})
+    asked: dict[str, Any] = {"host": "127.0.0.1", "port": 8000, "num_tokens": 5, "max_model_len": 300}
+    argv = counting_command(options, DFLASH, **asked).argv()
+    found = flags(argv)
+    assert (found["--dtype"], found["--max-model-len"], found["--max-num-batched-tokens"]) == ("float32", "300", "2048")
+    assert {"--no-enable-prefix-caching", "--no-enable-chunked-prefill"} <= set(argv)
+    assert json.loads(found["--speculative-config"])["num_speculative_tokens"] == 5
+    on_gpu = ServingOptions.of(shipped("qwen3-8b"))
+    argv = counting_command(on_gpu, DFLASH, **asked, draft_samples=True).argv()
+    assert flags(argv)["--dtype"] == "bfloat16"
+    assert json.loads(flags(argv)["--speculative-config"])["draft_sample_method"] == "probabilistic"
+    assert "--no-enable-chunked-prefill" not in argv
 
 
 def test_further_options_win(shipped: Resolve) -> None:
