@@ -31,6 +31,8 @@ from dspark_train.topology.resolve import Resolved, resolve
 
 ALIVE_POLL_S = 0.5
 WATCH_END_TIMEOUT_S = 5.0
+INTERRUPT = signal.SIGUSR1
+"""Not SIGINT: what a script starts in the background ignores that."""
 ANSWERS, SERVER_LOG = "answers.jsonl", "vllm.log"
 
 
@@ -175,12 +177,13 @@ def ending_with(server: VllmServer | None) -> Iterator[None]:
             if not server.alive():
                 died.set()
                 # a real signal, which ends a wait at once; _thread.interrupt_main() would let it run to its end
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                signal.pthread_kill(threading.main_thread().ident or 0, INTERRUPT)
                 return
 
     if server is None:
         yield
         return
+    before = signal.signal(INTERRUPT, signal.default_int_handler)
     watcher = threading.Thread(target=watch, args=(server,), name="server-watch", daemon=True)
     watcher.start()
     try:
@@ -192,6 +195,7 @@ def ending_with(server: VllmServer | None) -> Iterator[None]:
     finally:
         over.set()
         watcher.join(WATCH_END_TIMEOUT_S)
+        signal.signal(INTERRUPT, before)
 
 
 @contextlib.contextmanager
