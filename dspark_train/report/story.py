@@ -75,6 +75,18 @@ class Story:
     began_at: str
     ended_at: str
     serving: Sweep | None = None
+    evaluation: Mapping[str, Any] | None = None
+    """The newest that `eval` measured, as it printed it."""
+
+    @property
+    def domains(self) -> list[tuple[str, float | None, float | None, int]]:
+        """(domain, acceptance length by the first method, served beside it where both were asked, tokens)."""
+        found = self.evaluation or {}
+        served = found.get("served", {}).get("domains", {})
+        return [
+            (name, row["accept_len"], served.get(name, {}).get("accept_len"), row["num_tokens"])
+            for name, row in found.get("domains", {}).items()
+        ]
 
     @property
     def num_tokens(self) -> int:
@@ -109,6 +121,7 @@ def read_story(layout: RunLayout, events: Sequence[Event]) -> Story | None:
         began_at=str(events[0].get("at", "")) if events else "",
         ended_at=str(events[-1].get("at", "")) if events else "",
         serving=_serving(layout.serving),
+        evaluation=_evaluation(layout.evaluations),
     )
 
 
@@ -200,6 +213,15 @@ def _serving(path: Path) -> Sweep | None:
         return Sweep.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def _evaluation(directory: Path) -> Mapping[str, Any] | None:
+    kept = sorted(directory.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    try:
+        found = json.loads(kept[-1].read_text(encoding="utf-8")) if kept else None
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("domains") else None
 
 
 def _lines(path: Path) -> list[Line]:

@@ -95,6 +95,19 @@ def test_the_report_is_one_file_that_asks_nobody_and_tells_no_secret(layout):
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_report_tells_what_eval_measured_by_domain(layout):
+    figures = {"macro_accept_len": 1.5, "num_tokens": 9, "domains": {"math": {"accept_len": 1.625, "num_tokens": 9}}}
+    found = {"method": "reference", "step": 4, "num_drafted": 8, **figures}
+    layout.evaluations.mkdir()
+    (layout.evaluations / "reference.json").write_text(json.dumps(found))
+    (html, _) = write_report(layout, read_story(layout, EVENTS))
+    assert '<td>math</td><td class="num">1.62</td><td class="num">9</td>' in html.read_text()
+    served = {"macro_accept_len": 1.25, "domains": {"math": {"accept_len": 1.25, "num_tokens": 9}}}
+    (layout.evaluations / "reference.json").write_text(json.dumps(found | {"method": "both", "served": served}))
+    (html, _) = write_report(layout, read_story(layout, EVENTS))
+    assert '<td>math</td><td class="num">1.62</td><td class="num">1.25</td><td class="num">9</td>' in html.read_text()
+
+
 def test_a_run_that_never_trained_has_a_report_too(tmp_path):
     layout = RunLayout(tmp_path)
     assert read_story(layout, []) is None
