@@ -1,7 +1,8 @@
 # make setup   a virtual environment with everything in it (EXTRA=gpu on machines with GPUs)
 # make demo    the main job: a real run on this machine, from prompts to an exported draft
 # make check   format, lint, types, fast tests: under a minute
-# make test    all tests that this machine can run; what CI runs
+# make test    tests of every part on this machine, less than an hour; what CI runs
+# make test-long   the rest: every fault one by one, soaks, the lab's losses (about an hour)
 #
 # Each installs first what is missing. Where pip finds no CPU build of torch, name PyTorch's own index of CPU wheels in
 # PIP_EXTRA_INDEX_URL.
@@ -22,7 +23,7 @@ MISSING := $(BIN)/python -c 'from dspark_train.cluster.software_checks import *;
 
 DEMO := topologies/quickstart.yaml
 
-.PHONY: setup demo check test launchers vendor screenshots fmt lock clean
+.PHONY: setup demo check test test-long launchers vendor screenshots fmt lock clean
 .DEFAULT_GOAL := setup
 
 setup: $(VENV)/.packages-$(EXTRA) $(VENV)/.libraries
@@ -112,7 +113,10 @@ test: check $(VENV)/.browser $(VENV)/.lab
 	$(PYTEST) -m "browser and not real"
 	$(PYTEST) -m "browser and real"
 	$(PYTEST) -m "lab and not lab_long and not trial"
-	$(PYTEST) -m "faults and not soak and not trial"
+	$(PYTEST) -m "faults and not long and not soak and not trial"
+
+test-long: setup $(VENV)/.lab
+	$(PYTEST) -m "(long or soak or lab_long) and not trial"
 
 # Take the page's libraries from npm at these versions. What comes of it is committed: the package needs no npm.
 PAGE_LIBS := lit-html@3.3.3 eventsource-parser@3.1.1 @picocss/pico@2.1.1 uplot@1.6.32

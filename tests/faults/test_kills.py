@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.scenario import Fault, Scenario
+from tests.faults.scenario import FEW_STEPS, Fault, Scenario
 
-pytestmark = [pytest.mark.faults, pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.real, pytest.mark.timeout(900)]
 
 ONE_BY_ONE = Scenario(
     "kills",
@@ -21,6 +21,7 @@ ONE_BY_ONE = Scenario(
         Fault("kill", "rank-0", at_step=23),
     ),
     ("trainers.ranks.start=2", "checkpoint.every_steps=4"),
+    num_steps=FEW_STEPS,
     step_s=2,
     # The last rank's death costs a rank's start, and the steps since the last checkpoint again.
     recovered_within_s=30,

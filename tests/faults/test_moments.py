@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.scenario import Fault, Scenario
+from tests.faults.scenario import FEW_STEPS, Fault, Scenario
 
-pytestmark = [pytest.mark.faults, pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.real, pytest.mark.timeout(900)]
 
 AT_A_CHANGE = Scenario(
     "at-a-change",
@@ -21,6 +21,7 @@ AT_A_CHANGE = Scenario(
         Fault("scale", orders=("--trainers", "1"), at_step=11),
         Fault("kill", "ledger", overlaps=True),
     ),
+    num_steps=FEW_STEPS,
     step_s=1.2,
     events=("controller.adopted", "ledger.replaced"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.scenario import Fault, Scenario
+from tests.faults.scenario import FEW_STEPS, Fault, Scenario
 
 pytestmark = [pytest.mark.faults, pytest.mark.real, pytest.mark.timeout(900)]
 
@@ -28,6 +28,7 @@ STOPS = Scenario(
         f"supervision.silence_s={SILENCE_S}",
         "store.client_ttl_s=10",
     ),
+    num_steps=FEW_STEPS,
     step_s=2.2,
     recovered_within_s=30,
     events=("engine.dead", "rank.dead", "ledger.dead", "store.dead"),

@@ -38,8 +38,31 @@ def disk(line: Line) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
+def offline(line: Line, disk: tuple[str, ...]) -> tuple[str, ...]:
+    """What makes a run one from files that are there."""
+    return (*disk, f"data.hidden_states={line.root / 'hidden-states'}")
+
+
+@pytest.fixture(scope="module")
+def archive(line: Line, offline: tuple[str, ...]) -> Path:
+    """The hidden states of every sample, extracted once."""
+    told = extract(line, offline)
+    assert told["num_extracted"] == told["num_samples"] > 0
+    assert told["failed"] == {}
+    return line.root / "hidden-states"
+
+
+@pytest.fixture(scope="module")
 def online(line: Line) -> list[dict[str, Any]]:
     return line.finish("online")
+
+
+def extract(line: Line, overrides: tuple[str, ...]) -> dict[str, Any]:
+    sets = [part for value in overrides for part in ("--set", value)]
+    done = line.run("extract", "--topology", str(line.topology_file), "--json", *sets)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
 
 
 def trained(steps: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -65,21 +88,15 @@ def test_through_files_it_trains_the_same_and_leaves_none_behind(
     assert line.left() == []
 
 
-@pytest.mark.trial
-def test_from_files_extracted_once_it_trains_the_same_as_often_as_one_likes(
-    line: Line, disk: tuple[str, ...], online: list[dict[str, Any]]
-) -> None:
-    archive = line.root / "hidden-states"
-    offline = (*disk, f"data.hidden_states={archive}")
+def test_before_anything_was_extracted_it_says_how(line: Line, offline: tuple[str, ...]) -> None:
     refused = line.launch("too-early", *offline)
     assert refused.returncode == 2
     assert "extract them: dspark-train extract" in refused.stderr
-    sets = [part for value in offline for part in ("--set", value)]
-    extracted = line.run("extract", "--topology", str(line.topology_file), "--json", *sets)
-    assert extracted.returncode == 0, extracted.stdout + extracted.stderr
-    told = json.loads(extracted.stdout)
-    assert told["num_extracted"] == told["num_samples"] > 0
-    assert told["failed"] == {}
+
+
+def test_from_files_extracted_once_it_trains_the_same_as_often_as_one_likes(
+    line: Line, offline: tuple[str, ...], archive: Path, online: list[dict[str, Any]]
+) -> None:
     before = {path: path.stat().st_mtime_ns for path in archive.glob("hs_*")}
     for run in ("offline-1", "offline-2"):
         assert trained(line.finish(run, *offline)) == trained(online)
@@ -87,12 +104,11 @@ def test_from_files_extracted_once_it_trains_the_same_as_often_as_one_likes(
     assert {path: path.stat().st_mtime_ns for path in archive.glob("hs_*")} == before
     assert leftovers(line) == []
     assert line.left() == []
-    again = json.loads(line.run("extract", "--topology", str(line.topology_file), "--json", *sets).stdout)
-    assert again["num_extracted"] == 0
+    assert extract(line, offline)["num_extracted"] == 0
 
 
-def test_from_files_of_other_layers_it_is_refused(line: Line, disk: tuple[str, ...], online: object) -> None:
-    offline = (*disk, f"data.hidden_states={line.root / 'hidden-states'}", "target.layers=[1, 3]")
-    refused = line.launch("other-layers", *offline)
+@pytest.mark.usefixtures("archive")
+def test_from_files_of_other_layers_it_is_refused(line: Line, offline: tuple[str, ...]) -> None:
+    refused = line.launch("other-layers", *offline, "target.layers=[1, 3]")
     assert refused.returncode == 2
     assert "layer_ids is (1, 2, 4), not (1, 3, 4)" in refused.stderr

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from tests.faults.inputs import STAND_IN
+
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 SAME_LOSS = 1e-5
 GONE_S = 60.0
@@ -44,24 +46,16 @@ def test_a_run_ends_done_with_every_sample_accounted_for_and_nothing_left(line, 
     assert rounds[-1]["loss"] < rounds[0]["loss"]
 
 
-def test_one_rank_trains_the_same(line, reference):
-    steps = line.finish("one-rank", "trainers.ranks.start=1")
+def test_two_engines_and_one_rank_train_the_same(line, reference):
+    steps = line.finish("two-engines", "engines.count.start=2", "trainers.ranks.start=1")
     assert {step["num_ranks"] for step in steps} == {1}
     assert_same_training(steps, reference)
-
-
-def test_two_engines_train_the_same(line, reference):
-    assert_same_training(line.finish("two-engines", "engines.count.start=2"), reference)
     state = json.loads((line.root / "runs/two-engines/state.json").read_text())
     assert len(state["pools"]["inference"]["members"]) == 2
 
 
-def test_fsdp_trains_the_same(line, reference):
-    assert_same_training(line.finish("fsdp", "trainers.sharding=fsdp"), reference)
-
-
-def test_a_run_resumed_from_the_checkpoint_before_a_damaged_one_trains_the_same(line, reference):
-    started = line.launch("resumed", options=("--detach",))
+def test_a_sharded_run_resumed_from_the_checkpoint_before_a_damaged_one_trains_the_same(line, reference):
+    started = line.launch("resumed", "trainers.sharding=fsdp", options=("--detach",))
     assert started.returncode == 0, started.stderr
     line.wait_for("resumed", 10)
     stopped = line.run("stop", "resumed", "--wait")
@@ -75,7 +69,8 @@ def test_a_run_resumed_from_the_checkpoint_before_a_damaged_one_trains_the_same(
     with damaged.open("r+b") as file:
         file.seek(damaged.stat().st_size // 2)
         file.write(b"not what was written")
-    assert_same_training(line.finish("resumed", options=("--resume",)), reference)
+    steps = line.finish("resumed", "trainers.sharding=fsdp", options=("--resume",))
+    assert_same_training(steps, reference)
     events = line.run("events", "resumed").stdout
     assert f"the checkpoint of step {last_step} is not used" in events
     assert "resumed_step" in (line.root / "runs/resumed/events.jsonl").read_text()
@@ -101,7 +96,8 @@ def test_an_engine_that_does_not_start_ends_the_launch_with_its_logs_last_lines(
 
 
 def test_a_run_whose_cluster_died_is_told_truthfully_and_cleared_up(line):
-    assert line.launch("orphan", "run.max_steps=4000", options=("--detach",)).returncode == 0
+    never_ending = ("run.max_steps=4000", f"engines.entry={STAND_IN}")
+    assert line.launch("orphan", *never_ending, options=("--detach",)).returncode == 0
     line.wait_for("orphan", 2)
     facts = json.loads((line.root / "runs/orphan/cluster.json").read_text())
     os.kill(facts["keeper_pid"], signal.SIGKILL)
