@@ -26,7 +26,9 @@ POLL_S = 0.05
 START_TIMEOUT_S = 180.0
 """From the launch to the first step, on a machine that is busy with others."""
 END_TIMEOUT_S = 400.0
-"""From the last fault to the end of the run."""
+"""From the last fault to the end of the run, beyond the paced steps that are left then."""
+STEPS_PATIENCE = 1.5
+"""These may take so many times as long as they are paced."""
 ENGINE_LEAD = 1.3
 """How much faster than the ranks an engine is."""
 MIN_ENGINE_TOKENS_PER_S = 400
@@ -96,7 +98,9 @@ def play(line: Line, scenario: Scenario, slowness: float = 1.0) -> Outcome:
     try:
         with Disk(root / "checkpoints", scenario.disk_mib) as disk:
             rows = Player(line, scenario, progress, disk, slowness).play()
-            _wait(progress.is_over, END_TIMEOUT_S, f"{scenario.name} did not end\n{line.tail(scenario.name)}")
+            paced_s = (scenario.num_steps - progress.step) * scenario.step_s * slowness
+            timeout_s = END_TIMEOUT_S + STEPS_PATIENCE * paced_s
+            _wait(progress.is_over, timeout_s, f"{scenario.name} did not end\n{line.tail(scenario.name)}")
             left = line.left(LEFT_TIMEOUT_S)
             checkpoint_problems = problems((root / "checkpoints" / "latest").resolve())
     finally:
