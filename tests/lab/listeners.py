@@ -77,6 +77,7 @@ MARKS = (
     ("ray::RuntimeEnvAgent", "Ray: agents"),
     ("dashboard.py", "Ray: dashboard, on the head"),
     ("client.server", "Ray: client server, on the head"),
+    ("monitor.py", "Ray: monitor, on the head"),
     ("ray::IDLE", "Ray: workers"),
     ("ray::MemberActor", "members"),
     ("mooncake_master", "mooncake_master"),

@@ -33,7 +33,8 @@ def test_a_run_over_four_hosts_trains_as_one_on_one_host_and_listens_only_where_
     found = listeners.of_runs(line)
     assert line.ended("four")["state"] == "done", line.tail("four")
     assert differences(line.steps("four"), reference, SAME_BYTES) == []
-    assert listeners.unexplained(found) == []
+    unexplained = listeners.unexplained(found)
+    assert not unexplained, "\n".join(unexplained)
     line.wait_empty()
 
 

@@ -16,7 +16,12 @@ ONE_HOST = (
 )
 """Overrides that bring such a run to one host."""
 SINGLE_NODE_ENGINES = ("engines.nodes_per_engine=1", "engines.tensor_parallel=1", "engines.count.start=2")
-REAL_VLLM = ("engines.entry=dspark_train.engine.vllm_entry", "engines.request_timeout_s=120")
+REAL_VLLM = (
+    "engines.entry=dspark_train.engine.vllm_entry",
+    "engines.request_timeout_s=120",
+    "ledger.lease_s=150",
+    "engines.start_timeout_s=300",
+)
 
 
 def topology(target: Path, data: Path, num_steps: int = 24) -> dict[str, Any]:
