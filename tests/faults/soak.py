@@ -27,6 +27,8 @@ def soak(seed: int, num_faults: int, num_steps: int, step_s: float) -> Scenario:
     overrides = (
         "engines.count.start=2",
         "trainers.ranks.start=2",
+        # The death of the only rank takes back the steps since the last checkpoint, and steps are long here.
+        "checkpoint.every_steps=1",
         "engines.request_timeout_s=5",
         "supervision.silence_s=12",
         f"supervision.max_deaths={NEVER}",
