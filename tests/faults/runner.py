@@ -49,6 +49,8 @@ class Row:
     at_step: int
     at_s: float
     """Wall clock."""
+    num_regenerated: int = 0
+    """Samples that had been made anew before."""
     done_s: float = 0.0
     """When it was done, wall clock: an order takes its time."""
     problem: str = ""
@@ -143,7 +145,7 @@ class Player:
         for fault in self._scenario.faults:
             timeout_s = START_TIMEOUT_S + fault.at_step * 10.0
             self._wait(lambda step=fault.at_step: self._progress.step >= step, timeout_s)
-            row = Row(fault, self._progress.step, time.time())
+            row = Row(fault, self._progress.step, time.time(), self._num_regenerated())
             rows.append(row)
             if self._progress.is_over():
                 row.problem = "the run had ended before"
@@ -209,12 +211,17 @@ class Player:
         fault, since_s = row.fault, row.done_s + (row.fault.for_s or 0.0)
         if fault.repaired_by and _first(self._progress, together[0].at_s, fault.repaired_by) is None:
             return False
+        if fault.is_found and self._num_regenerated() < row.num_regenerated + fault.count:
+            return False
         orders = [one for one in together if one.fault.what == "scale"]
         if any(_order_ended(self._progress.events(one.at_s)) is None for one in orders):
             return False
         if time.time() < since_s + POLL_S or self._progress.step <= row.at_step:
             return False
         return bool(fault.status_code) or self._progress.is_well(since_s + 1.0)
+
+    def _num_regenerated(self) -> int:
+        return int(self._progress.state()["ledger"]["regenerated"])
 
     def _wait(self, is_true: Callable[[], bool], timeout_s: float) -> None:
         """Until ``is_true`` or the run has ended; what is then wrong is seen at the end."""

@@ -37,6 +37,8 @@ class Fault:
     mode: str = ""
     """Of a lie, with ``count`` requests that are answered with it."""
     count: int = 1
+    is_found: bool = False
+    """A lie is dealt with only once the samples that it spoilt are made anew: no two are then in a row."""
     repair: str | None = None
     """The event that says it is repaired, "" where nothing has to be; None: the one of `REPAIRS`."""
     status_code: int = 0
