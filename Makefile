@@ -108,7 +108,7 @@ check: setup
 test: check $(VENV)/.browser $(VENV)/.lab
 	$(PYTEST) -m sim
 	$(PYTEST) -m "torch and not real and not engine and not lab and not browser and not gpu and not trial"
-	$(PYTEST) -m "real and not faults and not engine and not lab and not browser and not gpu and not trial"
+	$(PYTEST) -m "real and not long and not faults and not engine and not lab and not browser and not gpu and not trial"
 	$(PYTEST) -m "engine and not faults and not lab and not browser and not gpu and not trial"
 	$(PYTEST) -m "browser and not real"
 	$(PYTEST) -m "browser and real"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.scenario import Fault, Scenario
 
-pytestmark = [pytest.mark.faults, pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.real, pytest.mark.timeout(900)]
 
 WRONG = (
     "nan", "zeros", "constant", "wrong_length", "wrong_tokens", "non_finite", "wrong_answer", "error_500",
@@ -53,7 +53,6 @@ def test_samples_that_are_wrong_or_lost_are_made_again_and_never_trained_on(surv
     assert "engine.dead" not in {event["kind"] for event in outcome.events}
 
 
-@pytest.mark.long
 def test_an_engine_that_goes_on_lying_is_replaced(survive):
     outcome = survive(MANY_LIES)
     assert [event["kind"] for event in outcome.events].count("engine.dead") >= len(ENGINES_REPLACED)

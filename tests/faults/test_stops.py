@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.scenario import FEW_STEPS, Fault, Scenario
 
-pytestmark = [pytest.mark.faults, pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.real, pytest.mark.timeout(900)]
 
 SILENCE_S = 8
 STOPS = Scenario(

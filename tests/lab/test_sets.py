@@ -11,7 +11,7 @@ from tests.lab import listeners
 from tests.lab.line import LabLine, differences
 from tests.lab.topologies import REAL_VLLM
 
-pytestmark = [pytest.mark.lab, pytest.mark.trial, pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.real, pytest.mark.timeout(900)]
 
 SAME_BYTES = 1e-6
 LIVE_ENGINE = 1e-4
@@ -39,6 +39,7 @@ def test_a_run_over_four_hosts_trains_as_one_on_one_host_and_listens_only_where_
 
 
 @pytest.mark.engine
+@pytest.mark.lab_long
 def test_a_real_engine_over_two_hosts_gives_what_one_on_one_host_gives(line: LabLine, one_host: OneHost) -> None:
     few = (*REAL_VLLM, "run.max_steps=8")
     reference = one_host(*few)

@@ -17,7 +17,7 @@ from dspark_train.controller import journal
 from tests.faults.inputs import STAND_IN, topology, write_dataset
 from tests.real.line import Line
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(900)]
 
 MOVE_TIMEOUT_S = 240.0
 POLL_S = 0.2
