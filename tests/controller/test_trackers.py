@@ -88,7 +88,9 @@ def test_a_tracker_that_hangs_holds_nobody_up_and_is_left_at_the_end(
     tracking.close(timeout_s=0.05)
     assert time.monotonic() - began_s < 5
     assert "slow lags 10000 steps behind" in caplog.text
-    assert "slow takes nothing any more" in caplog.text
+    assert (
+        "left as it is" in caplog.text
+    )  # it takes nothing any more, or has not sent all: as its thread happened to run
     hangs.set()
 
 
