@@ -85,8 +85,8 @@ class Scenario:
     """How far, relatively, losses may be from that run's: fp32, and hidden states that are the same bytes in both."""
 
 
-FEW_STEPS = 40
-"""Enough for faults that come before step 24; what is left of a longer run would only be waited for."""
+FEW_STEPS = 48
+"""Enough for faults that are ordered before step 24; what is left of a longer run would only be waited for."""
 QUIET_START_S = 25.0
 """From the launch to the first step of a run that is left alone, on two cores that nobody else uses."""
 MAX_SLOWNESS = 2.5
