@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from dspark_train.data.target_identity import read_identity
 from dspark_train.errors import DataError, Problem, UsageError
 from dspark_train.topology.facts import TargetFacts
@@ -66,6 +64,8 @@ def check_available(model: str) -> None:
         raise UsageError(f"{here}: {remedy}")
     if os.environ.get("VLLM_USE_MODELSCOPE"):
         return
+    # Here, as `plan` is to answer in half a second, of which httpx would take a third to import.
+    import httpx
     from huggingface_hub import constants, get_token
 
     token = get_token()
