@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-benchmarks/results/$(hostname)} pairs=${2:-5}
 bench=".venv/bin/dspark-train bench"
-runs="--topology benchmarks/pipeline.yaml --json"
+runs="--topology benchmarks/pipeline.yaml --no-save --json"
 mkdir -p "$out"
 test -d quickstart/bench/data || .venv/bin/python benchmarks/inputs.py quickstart/bench
 $bench ingest --pairs "$pairs" --json > "$out/ingest.json"

@@ -61,6 +61,10 @@ class DataError(FileProblems):
     """A data file, or a prepared data set, cannot be used."""
 
 
+class ProfileError(FileProblems):
+    """A file of measured rates cannot be read."""
+
+
 class PairingError(UsageError):
     """A draft and a target that do not belong together; says why."""
 

@@ -1,15 +1,15 @@
-"""What `status`, `plan` and `scale --dry-run` tell: rates with their errors, what other splits would give. Pure."""
+"""What is known and expected of a run that goes on: rates with their errors, what other splits would give. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import sqrt
 
 from dspark_train.balance.decide import known_rates
 from dspark_train.balance.decision import State
-from dspark_train.balance.model import Best, Model, Prediction, Rates, neighbours
+from dspark_train.balance.model import Best, Prediction, neighbours
 from dspark_train.balance.rule import Settings
-from dspark_train.balance.seen import Observation, Split
+from dspark_train.balance.seen import Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,6 @@ def outlook(settings: Settings, state: State, seen: Observation) -> Outlook:
         else (),
         best=model.best(settings.layout, seen.split) if model else None,
     )
-
-
-def predicted(
-    engine_tokens_per_s: float, rank_tokens_per_s: float, step_packs: int, split: Split, link: float | None = None
-) -> Prediction:
-    """From a profile that `bench` measured: rates of one engine and one rank, and of the link where it is known."""
-    rates = Rates((engine_tokens_per_s,), rank_tokens_per_s, step_packs, inf if link is None else link)
-    return Model(rates).predict(split)
 
 
 def _rate(value: float, error: float, age_s: float) -> RateNow:

@@ -24,27 +24,29 @@ class What(StrEnum):
     peer = "peer"
     start = "start"
     serving = "serving"
+    profile = "profile"
 
 
 def command(
-    what: Annotated[What, typer.Argument(help="ingest, pipeline, ledger, peer, start or serving.")],
+    what: Annotated[What, typer.Argument(help="ingest, pipeline, ledger, peer, start, serving or profile.")],
     run: Annotated[
-        str | None, typer.Argument(help="start, serving: name or directory of the run; the newest if left out.")
+        str | None, typer.Argument(help="start, serving, profile: the run or its directory; the newest if left out.")
     ] = None,
     topology: Annotated[
-        Path | None, typer.Option("--topology", help="pipeline, peer: the topology to run. serving: its options.")
+        Path | None, typer.Option("--topology", help="What is run; serving: its options; profile: its rates are kept.")
     ] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="Change one value: a.b=c.")] = None,
     pairs: Annotated[int, typer.Option("--pairs", min=1, help="Measurements of each side, in turns.")] = 5,
     steps: Annotated[int, typer.Option("--steps", min=6, help="pipeline, peer: optimizer steps of each run.")] = 40,
     concurrency: Annotated[str, typer.Option("--concurrency", help="serving: users at once, in turn.")] = "1,2,4,8,16",
-    prompts: Annotated[
-        Path | None, typer.Option("--prompts", help="serving: conversations with the questions.")
-    ] = None,
+    prompts: Annotated[Path | None, typer.Option("--prompts", help="serving: conversations with questions.")] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=2, help="serving: longest answer.")] = 128,
     requests: Annotated[int, typer.Option("--requests", min=1, help="serving: requests of each user.")] = 4,
     target: Annotated[str | None, typer.Option("--target", help="serving: the target, if it moved.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="serving: directory for serving.json and .png.")] = None,
+    save: Annotated[
+        bool, typer.Option("--save/--no-save", help="pipeline: keep the rates beside the topology, for `plan`.")
+    ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure this machine and what runs on it. Nothing else should run meanwhile.
@@ -54,14 +56,13 @@ def command(
     ingest: samples into a rank, against memcpy and against the peer's loader. ledger: operations a second. pipeline: a
     run against its engine alone and its trainer alone. peer: a run against the peer's own training. start: the phases
     of a run's start, from its journal. serving: an exported draft beside its target, by the number of users, with the
-    draft and without. docs/benchmarks.md says how each is measured.
+    draft and without. profile: what the balance of a run saw, kept beside --topology for `plan`, as pipeline keeps its
+    own. docs/benchmarks.md says how each is measured.
     """
     if what is What.serving:
         from dspark_train.cli import bench_serving
-        from dspark_train.evaluate.sweep import problems
-        from dspark_train.evaluate.sweep import table as sweep_table
 
-        sweep, paths = bench_serving.measure(
+        measured = bench_serving.measure(
             run,
             topology,
             target=target,
@@ -71,19 +72,20 @@ def command(
             requests_a_user=requests,
             out=out,
         )
-        for text in problems((*sweep.with_draft, *sweep.without_draft)):
-            typer.echo(f"warning: {text}", err=True)
-        for line in (
-            [json_module.dumps(bench_serving.as_json(sweep))] if json else [*sweep_table(sweep), *map(str, paths)]
-        ):
-            print(line)
+        bench_serving.show(*measured, json=json)
+        return
+    if what is What.profile:
+        from dspark_train.cli.measured import save_run
+
+        save_run(run, _needed(what, topology), json=json)
         return
     figures = _measure(what, run, topology, sets or [], pairs, steps)
-    if json:
-        print(json_module.dumps(figures))
-        return
-    for line in table(what, figures):
+    for line in [json_module.dumps(figures)] if json else table(what, figures):
         print(line)
+    if what is What.pipeline and save:
+        from dspark_train.cli.measured import save_pipeline
+
+        save_pipeline(figures, _needed(what, topology), tuple(sets or ()))
 
 
 def _measure(
@@ -95,7 +97,7 @@ def _measure(
 
         return start_phases(find_run(run).events.read_text(encoding="utf-8").splitlines())
     if run is not None:
-        raise UsageError(f"bench {what.value} takes no run: only `bench start` and `bench serving` do")
+        raise UsageError(f"bench {what.value} takes no run: only `bench start`, `serving` and `profile` do")
     if what is What.ingest:
         from dspark_train.bench.ingest import measure
 
@@ -104,9 +106,14 @@ def _measure(
         from dspark_train.bench.ledger import measure as measure_ledger
 
         return measure_ledger(num_pairs)
+    return _measure_runs(what, _needed(what, topology), tuple(sets), num_pairs, num_steps)
+
+
+def _needed(what: What, topology: Path | None) -> Path:
     if topology is None:
-        raise UsageError(f"bench {what.value} needs --topology: it runs it")
-    return _measure_runs(what, topology, tuple(sets), num_pairs, num_steps)
+        does = "keeps the rates beside it" if what is What.profile else "runs it"
+        raise UsageError(f"bench {what.value} needs --topology: it {does}")
+    return topology
 
 
 def _measure_runs(what: What, path: Path, sets: tuple[str, ...], num_pairs: int, num_steps: int) -> dict[str, Any]:

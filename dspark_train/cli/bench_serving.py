@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +55,16 @@ def write(sweep: Sweep, where: Path) -> list[Path]:
     layout.serving.write_text(sweep.model_dump_json(indent=1) + "\n", encoding="utf-8")
     write_png(sweep_plots(sweep), layout.serving_plots, title(sweep))
     return [layout.serving, layout.serving_plots]
+
+
+def show(sweep: Sweep, paths: Sequence[Path], *, json: bool) -> None:
+    """Print the figures, and warn of what is doubtful in them."""
+    from dspark_train.evaluate.sweep import problems, table
+
+    for text in problems((*sweep.with_draft, *sweep.without_draft)):
+        typer.echo(f"warning: {text}", err=True)
+    for line in [dumps(as_json(sweep))] if json else [*table(sweep), *map(str, paths)]:
+        print(line)
 
 
 def as_json(sweep: Sweep) -> dict[str, Any]:

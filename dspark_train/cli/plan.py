@@ -23,12 +23,16 @@ def command(
 ) -> None:
     """Show every process that launch would start, and the arithmetic behind it. Starts nothing.
 
+    Throughput is predicted where `bench pipeline` or `bench profile` has left rates of this topology beside it.
+
     Example: dspark-train plan --topology topologies/quickstart.yaml
     """
+    from dspark_train.cli.measured import forecast
     from dspark_train.plan.build import build_plan
     from dspark_train.plan.redact import redacted
 
-    plan = redacted(build_plan(resolve_file(topology, tuple(set_ or ())), max_nodes=nodes))
+    resolved = resolve_file(topology, tuple(set_ or ()))
+    plan = redacted(forecast(build_plan(resolved, max_nodes=nodes), resolved, topology))
     if json:
         from json import dumps
 

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dspark_train.plan.spec import Capacity, Plan, ProcessSpec
+from dspark_train.balance.seen import Split
+from dspark_train.plan.spec import BestSplit, Bottleneck, Capacity, Measured, Plan, PredictedSplit, ProcessSpec
 
 _WIDTH = 80
 _UNKNOWN = "unknown"
@@ -27,6 +28,8 @@ def show(plan: Plan) -> None:
             _command(console, process)
     console.print()
     console.print(_capacity(plan.capacity))
+    for line in forecast_lines(plan):
+        console.print(Text(line))
     for warning in plan.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
     for missing in plan.unresolved:
@@ -110,6 +113,45 @@ def _rows(capacity: Capacity) -> Iterator[tuple[str, float | None, str]]:
     yield "target", capacity.target_weight_bytes, "weights, over the GPUs of one engine"
     yield "draft", capacity.draft_state_bytes, "weights, gradients and optimizer state"
     yield "link a second", capacity.link_bytes_per_s_needed, "hidden states, engines to ranks"
+
+
+_HELD_UP: dict[Bottleneck | None, str] = {
+    "inference": "engines hold it up",
+    "trainers": "ranks hold it up",
+    "link": "the link holds it up",
+    None: "the pools match",
+}
+
+
+def forecast_lines(plan: Plan) -> Iterator[str]:
+    """What is predicted, and from which rates; nothing without a measurement."""
+    tokens_per_s = plan.predicted.tokens_per_s
+    if tokens_per_s is None or plan.measured is None:
+        return
+    yield f"predicted: {tokens_per_s:,.0f} tokens/s, {_HELD_UP[plan.predicted.bottleneck]}"
+    if plan.best is not None:
+        yield _best(plan.best)
+    yield _measured(plan.measured)
+
+
+def _best(best: BestSplit) -> str:
+    text = f"best split: {_split(best.first)}, {best.first.tokens_per_s:,.0f} tokens/s; "
+    if best.second is None:
+        return f"{text}no other is legal"
+    return f"{text}the next, {_split(best.second)}, is {best.lead_frac:.1%} worse"
+
+
+def _split(made: PredictedSplit) -> str:
+    return Split(made.inference, made.trainers).text()
+
+
+def _measured(rates: Measured) -> str:
+    link = "" if rates.link_bytes_per_s is None else f", the link {human(rates.link_bytes_per_s)}/s"
+    return (
+        f"from {rates.file}: one engine {rates.engine_tokens_per_s:,.0f} tokens/s, one rank "
+        f"{rates.rank_tokens_per_s:,.0f} (at {rates.rank_packs} pack{'s'[: rates.rank_packs > 1]} a step){link}; by "
+        f"{rates.by}, {rates.at}, {rates.on}"
+    )
 
 
 def human(num_bytes: float | None) -> str:

@@ -13,6 +13,7 @@ _TYPICAL_RAM_GIB = {"cpu": 32, "cuda": 1024}
 """Host memory of a node of the kind: the node itself is not seen by a plan."""
 _LEAST_PREFILL_TOKENS = 2048
 """The smallest max_num_batched_tokens that vLLM chooses by itself."""
+UNMEASURED = "nothing has been measured yet: throughput, bottleneck and link bandwidth are not predicted"
 
 
 def unresolved(resolved: Resolved) -> tuple[str, ...]:
@@ -45,7 +46,7 @@ def cautions(
     yield from _growth(resolved, nodes)
     yield from _smallest_store(resolved, capacity)
     yield from _memory(resolved, processes)
-    yield "nothing has been measured yet: throughput, bottleneck and link bandwidth are not predicted"
+    yield UNMEASURED
 
 
 def _files(resolved: Resolved, nodes: Sequence[PlannedNode]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 Kind = Literal["controller", "ledger", "master", "engine", "rank"]
+Bottleneck = Literal["inference", "trainers", "link"]
 _PLACEHOLDER = re.compile(r"\{(host|port):([^{}]+)\}|\{(run|log|interface)\}")
 
 UNRESOLVED = "UNRESOLVED"
@@ -83,10 +84,43 @@ class Capacity(Frozen):
 
 
 class Predicted(Frozen):
-    """Throughput from a measured profile; None without one."""
+    """Throughput of the split that the run starts with, from a measured profile; None without one."""
 
     tokens_per_s: float | None = None
-    bottleneck: Literal["inference", "trainers", "link"] | None = None
+    bottleneck: Bottleneck | None = None
+    """None as well where the pools match to a percent."""
+
+
+class PredictedSplit(Frozen):
+    """What other sizes of the pools would give."""
+
+    inference: int
+    trainers: int
+    tokens_per_s: float
+    bottleneck: Bottleneck | None
+
+
+class BestSplit(Frozen):
+    """The best legal split, and the best that differs from it: None where only one is legal."""
+
+    first: PredictedSplit
+    second: PredictedSplit | None
+    lead_frac: float
+    """By how much the second is worse."""
+
+
+class Measured(Frozen):
+    """The rates that a prediction is made of, in tokens a second, and where they are from."""
+
+    file: str
+    at: str
+    by: str
+    on: str
+    engine_tokens_per_s: float
+    rank_tokens_per_s: float
+    rank_packs: int
+    """Packs of a step that the rank had when it was measured."""
+    link_bytes_per_s: float | None
 
 
 class Plan(Frozen):
@@ -100,6 +134,8 @@ class Plan(Frozen):
     warnings: tuple[str, ...]
     unresolved: tuple[str, ...] = ()
     """What launch must know first; each is a sentence."""
+    best: BestSplit | None = None
+    measured: Measured | None = None
 
     def process(self, name: str) -> ProcessSpec:
         """The process of that name. Raises KeyError."""

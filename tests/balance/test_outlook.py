@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dspark_train.balance.outlook import outlook, predicted
+from dspark_train.balance.outlook import outlook
 from dspark_train.balance.seen import Split
 
 from .looks import Run, settings
@@ -37,8 +37,3 @@ def test_before_anything_is_known_nothing_is_predicted() -> None:
     run.decide(rule, 1)
     shown = outlook(rule, run.state, run.look())
     assert (shown.inference, shown.rank, shown.now, shown.neighbours, shown.best) == (None, None, None, (), None)
-
-
-def test_a_measured_profile_predicts_a_plan() -> None:
-    assert predicted(10.0, 10 / 3, 60, Split(2, 5)).tokens_per_s == pytest.approx(50 / 3)
-    assert predicted(10.0, 10 / 3, 60, Split(2, 5), link=7.0).bottleneck == "link"

@@ -15,6 +15,7 @@ from dspark_train.cli.plan_text import human, shell_lines
 from dspark_train.plan.build import build_plan
 
 from .conftest import TOPOLOGIES, Resolve
+from .measured import profile
 
 ROOT = TOPOLOGIES.parent
 HELD = ("torch", "ray", "vllm", "transformers", "mooncake", "speculators", "numpy", "datasets")
@@ -65,6 +66,61 @@ def test_more_nodes_than_there_are_ends_with_2() -> None:
     result = run("--topology", "topologies/gb300-12node.yaml", "--nodes", "3")
     assert result.returncode == 2
     assert "sets (4) makes 12 nodes of which there are 3" in result.stderr
+
+
+def measured(at: Path, shipped: Resolve, *, seq_len: int = 8192) -> Path:
+    """A copy of a topology with rates beside it, measured with this length of a pack."""
+    path = at / "three.yaml"
+    path.write_text((TOPOLOGIES / "gb300-3node.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    made = profile(shipped("gb300-3node", f"data.seq_len={seq_len}"), engine_tokens_per_s=9000.0)
+    path.with_suffix(".profile.json").write_text(made.model_dump_json(), encoding="utf-8")
+    return path
+
+
+def test_rates_beside_the_topology_are_what_it_predicts_from(tmp_path: Path, shipped: Resolve) -> None:
+    path = measured(tmp_path, shipped)
+    plan = json.loads(run("--topology", str(path), "--json").stdout)
+    assert plan["predicted"] == {"tokens_per_s": 4000.0, "bottleneck": "trainers"}
+    assert plan["capacity"]["link_bytes_per_s_needed"] == 4000.0 * 86016
+    assert plan["best"]["first"] == {"inference": 1, "trainers": 4, "tokens_per_s": 4000.0, "bottleneck": "trainers"}
+    assert plan["measured"]["file"] == str(path.with_suffix(".profile.json"))
+    assert plan["measured"]["engine_tokens_per_s"] == 9000.0
+    assert not any("measured" in text for text in plan["warnings"])
+    page = run("--topology", str(path)).stdout
+    assert "predicted: 4,000 tokens/s, ranks hold it up\n" in page
+    assert max(len(line) for line in page.split("\n") if not line.startswith("from /")) <= 80
+    changed = json.loads(run("--topology", str(path), "--set", "engines.max_in_flight=3", "--json").stdout)
+    assert changed["predicted"] == {"tokens_per_s": None, "bottleneck": None}
+    assert "engines.max_in_flight" in changed["warnings"][-1]
+
+
+def test_rates_of_another_topology_end_in_one_caution(tmp_path: Path, shipped: Resolve) -> None:
+    path = measured(tmp_path, shipped, seq_len=4096)
+    plan = json.loads(run("--topology", str(path), "--json").stdout)
+    assert plan["predicted"] == {"tokens_per_s": None, "bottleneck": None}
+    assert plan["capacity"]["link_bytes_per_s_needed"] is plan["best"] is plan["measured"] is None
+    (caution,) = [text for text in plan["warnings"] if "measured" in text]
+    assert caution.endswith(f"; measure anew by `dspark-train bench pipeline --topology {path}`")
+    assert "was measured with data.seq_len 4096, not 8192:" in caution
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{", ":1: is not JSON"),
+        (b"\xff", ": is not UTF-8"),
+        (b'{"version": 1}', ": measured_at is missing"),
+    ],
+)
+def test_rates_that_cannot_be_read_end_with_2(tmp_path: Path, shipped: Resolve, data: bytes, said: str) -> None:
+    path = measured(tmp_path, shipped)
+    file = path.with_suffix(".profile.json")
+    file.write_bytes(data)
+    result = run("--topology", str(path), "--json")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {file}{said}")
+    assert result.stderr.endswith(f"`dspark-train bench pipeline --topology {path}`, or remove the file\n")
+    assert result.stderr.count("\n") == 1
 
 
 def test_secrets_are_not_shown() -> None:
