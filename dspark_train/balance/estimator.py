@@ -74,8 +74,8 @@ def _engine(track: EngineTrack | None, seen: EngineSeen, at_s: float, rule: Rule
 def _ranks(known: Estimator, seen: Observation, rule: Rule, step_packs: int) -> Estimator:
     """The group has one rate, as its ranks wait for one another in every step.
 
-    Of a rank's share of a step and its time for it follows the group's pace. A rank whose samples came first waits in
-    the step for the others, and counts that as work: the best pace of all ranks is the one without such waits.
+    It is that of a rank with a largest share, whose passes end last: others wait for it before gradients are exchanged,
+    and that is no work of theirs. What ranks wait within an exchange counts as work: the best pace has least of it.
     """
     now = {rank.name: RankTrack(rank.tokens, rank.busy_s, rank.wait_s, rank.fetch_s) for rank in seen.ranks}
     olds = [known.ranks.get(rank.name) for rank in seen.ranks]
@@ -84,11 +84,12 @@ def _ranks(known: Estimator, seen: Observation, rule: Rule, step_packs: int) -> 
     if not is_same or seen.is_excluded or any(one.tokens < 0 or one.busy_s < 0 for one in grown):
         return known._replace(ranks=now)
     share_packs = [len(rank_packs(step_packs, len(grown), place)) for place in range(len(grown))]
-    paces = [one.tokens / one.busy_s / packs for one, packs in zip(grown, share_packs, strict=True) if one.busy_s > 0]
-    busy_s = sum(one.busy_s for one in grown) / max(1, len(grown))
-    if busy_s < MIN_SLICE_S or len(paces) < len(grown):
+    largest = [one for one, packs in zip(grown, share_packs, strict=True) if packs == max(share_packs)]
+    busy_s = sum(one.busy_s for one in largest) / max(1, len(largest))
+    if busy_s < MIN_SLICE_S or any(one.busy_s <= 0 for one in grown):
         return known
-    rank = learnt(known.rank, max(paces) * max(share_packs) * busy_s, busy_s, seen.at_s, rule.memory_s)
+    tokens_per_s = max(one.tokens / one.busy_s for one in largest)
+    rank = learnt(known.rank, tokens_per_s * busy_s, busy_s, seen.at_s, rule.memory_s)
     return known._replace(ranks=now, rank=rank, link=_link(known.link, grown, seen.at_s, rule))
 
 
@@ -102,12 +103,13 @@ def _link(known: Estimate | None, grown: list[RankTrack], at_s: float, rule: Rul
     """What the link carries, from the time in which ranks trained or waited for what was in the store already.
 
     Waiting for samples that no engine had made is not the link's fault and is left out. A throughput above what the
-    link was thought to carry says that it carries more.
+    link was thought to carry says that it carries more. The rank that waits most for its samples is looked at: others
+    wait for it, whatever of theirs is here.
     """
     tokens = sum(one.tokens for one in grown)
     most_s = max(one.busy_s + one.wait_s for one in grown)
-    fetch_s = sum(one.fetch_s for one in grown) / len(grown)
-    empty_s = sum(one.wait_s - one.fetch_s for one in grown) / len(grown)
+    slowest = max(grown, key=lambda one: one.fetch_s)
+    fetch_s, empty_s = slowest.fetch_s, slowest.wait_s - slowest.fetch_s
     if fetch_s >= rule.waiting_frac * most_s:
         return learnt(known, tokens, max(most_s - empty_s, fetch_s), at_s, rule.memory_s)
     return None if known is not None and tokens > known.value * most_s else known

@@ -159,5 +159,5 @@ def _engine(name: str, status: Status) -> EngineSeen:
 
 
 def _rank(name: str, status: Status) -> RankSeen:
-    figures = [float(status.get(key) or 0.0) for key in ("tokens", "busy_s", "wait_s")]
+    figures = [float(status.get(key) or 0.0) for key in ("tokens", "busy_s", "wait_s", "fetch_s")]
     return RankSeen(name, *figures)

@@ -128,6 +128,7 @@ class Course:
             "tokens": progress.tokens,
             "busy_s": round(progress.busy_s, 3),
             "wait_s": round(progress.wait_s, 3),
+            "fetch_s": round(progress.fetch_s, 3),
             "fault": fetcher.fault or self._loop.patience.fault,
             "num_lost": fetcher.num_lost,
             "checkpoint_step": saved.last_step,

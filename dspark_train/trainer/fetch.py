@@ -76,6 +76,7 @@ class Fetcher:
         self._in_hand: list[UnitInHand] = []
         self._next_unit = plan.first_unit
         self._keys: dict[int, list[str]] = {}
+        self._in_store_s: dict[int, float] = {}
         self._num_done = 0
         self._last_asked = plan.first_unit - 1
         self._end: TakeReply | None = None
@@ -151,7 +152,12 @@ class Fetcher:
         """The unit is over: room for the next one. Returns the keys of its samples, to be removed."""
         self._num_done += 1
         self._ring.wake()
+        self._in_store_s.pop(unit, None)
         return self._keys.pop(unit, [])
+
+    def in_store_s(self, unit: int) -> float | None:
+        """Since when (monotonic) all of the rank's samples of a unit are in the store; None while one is to be made."""
+        return self._in_store_s.get(unit)
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
@@ -223,6 +229,8 @@ class Fetcher:
             return
         if reply.kind == "samples":
             unit.note(reply)
+            if not unit.needs_asking():
+                self._in_store_s.setdefault(unit.index, time.monotonic())
             self._last_asked = max(self._last_asked, unit.index)
             self._ring.wake()
         else:
@@ -243,6 +251,7 @@ class Fetcher:
                 break
             for sample, reason, is_unread in zip(whole.samples, whole.reasons, whole.are_unread, strict=True):
                 if reason:
+                    self._in_store_s.pop(whole.unit.index, None)
                     lost.append(Lost(sample.key, reason, is_wrong=not is_unread))
                 else:
                     whole.unit.missing[sample.pack].discard(sample.piece)

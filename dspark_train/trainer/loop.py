@@ -53,6 +53,8 @@ class Progress:
     tokens: int = 0
     busy_s: float = 0.0
     wait_s: float = 0.0
+    fetch_s: float = 0.0
+    """The part of ``wait_s`` in which all samples of the rank's share were in the store."""
     unit_end_s: float | None = None
     """When the last unit ended, by the monotonic clock."""
 
@@ -82,6 +84,10 @@ class PackSource:
             raise Halted
         reply = self._fetcher.end_at(unit, 0.0)
         return reply if isinstance(reply, TakeReply) else None
+
+    def in_store_s(self, unit: int) -> float | None:
+        """See `step.Source`."""
+        return self._fetcher.in_store_s(unit)
 
 
 @dataclass
@@ -148,6 +154,7 @@ class Loop:
         commit = self.state.uncommitted = Commit(unit.index, self.group.spec.generation, result.metrics | times)
         progress = self.progress
         progress.wait_s += result.wait_s
+        progress.fetch_s += result.fetch_s
         progress.busy_s += took_s - result.wait_s
         progress.tokens += result.num_tokens
         self.group.tell_done()

@@ -161,9 +161,9 @@ class Rank:
         return self._parts.store.remove_prefix(prefix)
 
     async def status(self) -> dict[str, Any]:
-        """{"state": "starting|ready|training|broken|stopped|done|failed", "unit", "step", "wait_s", "busy_s", "tokens",
-        "error", "fault", "num_lost", "checkpoint_step", "checkpoint_at_s", "checkpoint_error", "generation", "pause_s",
-        "pid"}.
+        """{"state": "starting|ready|training|broken|stopped|done|failed", "unit", "step", "wait_s", "fetch_s",
+        "busy_s", "tokens", "error", "fault", "num_lost", "checkpoint_step", "checkpoint_at_s", "checkpoint_error",
+        "generation", "pause_s", "pid"}.
 
         broken: its group broke; the rank itself is well, keeps its state, and waits for `halt` and `join`. error: why
         it failed or the group broke; fault: what is being waited out now; tokens: trained by this rank since it joined;
@@ -177,6 +177,7 @@ class Rank:
             "step": 0,
             "tokens": 0,
             "wait_s": 0.0,
+            "fetch_s": 0.0,
             "busy_s": 0.0,
             "checkpoint_step": None,
             "checkpoint_at_s": None,

@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -53,6 +52,10 @@ class Source(Protocol):
         """The ledger's word that this unit is not to be done, as far as it is known."""
         ...
 
+    def in_store_s(self, unit: int) -> float | None:
+        """Since when (monotonic) this rank's samples of the unit are all in the store; None while one is to be made."""
+        ...
+
 
 def autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """What forward passes compute in: bfloat16 on CUDA, what the weights are on CPU."""
@@ -61,11 +64,16 @@ def autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class UnitResult:
-    """What came of a unit. metrics: for metrics.jsonl, without times; num_tokens: this rank's."""
+    """What came of a unit. metrics: for metrics.jsonl, without times; num_tokens: this rank's.
+
+    wait_s: for samples, and for other ranks to come to their exchanges; fetch_s: the part of it in which every sample
+    of this rank was in the store.
+    """
 
     metrics: dict[str, float | int | str]
     num_tokens: int
     wait_s: float
+    fetch_s: float = 0.0
 
 
 class UnitRunner:
@@ -73,7 +81,7 @@ class UnitRunner:
 
     def __init__(self, state: TrainState, group: ProcessGroup, rows: TokenRows, shape: PackShape, seed: int) -> None:
         self._state, self._group, self._rows, self._shape, self._seed = state, group, rows, shape, seed
-        self._wait_s = 0.0
+        self._wait_s = self._fetch_s = 0.0
 
     def run(self, unit: Unit, source: Source) -> UnitResult:
         """Train or validate a unit together with all ranks.
@@ -81,7 +89,7 @@ class UnitRunner:
         Raises Ended where the run ends before it, WrongData naming step and packs where a loss or the gradients are
         not finite; the optimizer then has not stepped.
         """
-        self._wait_s = 0.0
+        self._wait_s = self._fetch_s = 0.0
         num_packs = len(unit.packs)
         tally = Tally(num_packs)
         is_training = unit.kind == "train"
@@ -103,7 +111,7 @@ class UnitRunner:
             metrics |= self._state.learning_rates()
             metrics["grad_norm"] = self._update(unit)
         metrics |= {"num_ranks": self._group.world_size, "generation": self._group.spec.generation}
-        return UnitResult(metrics, tally.own_tokens, self._wait_s)
+        return UnitResult(metrics, tally.own_tokens, self._wait_s, self._fetch_s)
 
     def _passes(self, unit: Unit, source: Source, tally: Tally) -> None:
         """Forward (and backward) over the own packs; a sharded draft needs equally many passes on every rank."""
@@ -112,7 +120,7 @@ class UnitRunner:
         num_passes = -(-num_packs // world_size) if self._state.is_sharded else len(own)
         for index in range(num_passes):
             pack = own[index] if index < len(own) else None
-            slot = None if pack is None else self._timed(partial(source.get, unit.index, pack))
+            slot = None if pack is None else self._get(unit, pack, source)
             try:
                 if self._state.is_sharded:
                     self._agree(unit, source)
@@ -182,6 +190,15 @@ class UnitRunner:
             )
 
     # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def _get(self, unit: Unit, pack: int, source: Source) -> Slot:
+        began_s = time.monotonic()
+        slot = source.get(unit.index, pack)
+        ended_s, in_store_s = time.monotonic(), source.in_store_s(unit.index)
+        self._wait_s += ended_s - began_s
+        if in_store_s is not None:
+            self._fetch_s += max(0.0, ended_s - max(began_s, in_store_s))
+        return slot
 
     def _agree(self, unit: Unit, source: Source) -> None:
         if not self._timed(lambda: self._group.agree(lambda: source.ended(unit.index) is not None)):

@@ -101,6 +101,22 @@ def test_a_rank_that_waits_for_others_inside_the_step_does_not_make_the_group_lo
     assert known.rank.value == pytest.approx(10 / 3)
 
 
+def test_a_rank_with_a_smaller_share_that_does_not_count_its_wait_for_others_says_nothing() -> None:
+    # 16 packs over 6 ranks: shares of 3, 3, 3, 3, 2, 2. A pack takes 1 s and is 30 tokens; an exchange takes 0.5 s.
+    known = NOTHING
+    for place in range(1, 7):
+        num_steps = 10 * place
+        ranks = tuple(
+            RankSeen(f"rank-{n}", num_steps * packs * 30.0, num_steps * (packs + 0.5), num_steps * (3.0 - packs))
+            for n, packs in enumerate((3, 3, 3, 3, 2, 2))
+        )
+        seen = Observation(35.0 * place, Split(1, 6), (EngineSeen("engine-1", 1e4 * place, 35.0 * place),), ranks)
+        known = observed(known, seen, RULE, 16)
+    assert known.rank is not None
+    assert known.rank.value == pytest.approx(3 * 30 / 3.5)
+    assert known.link is None
+
+
 def test_a_change_of_the_group_keeps_the_rate() -> None:
     run = Run(Split(2, 6))
     known = watch(run)
@@ -133,6 +149,16 @@ def test_a_wait_for_what_is_in_the_store_says_what_the_link_carries() -> None:
     assert known.link is not None
     # Half of the time they train, 8/s; a tenth nothing was there to be carried: 4 samples in 0.9 s.
     assert known.link.value == pytest.approx(8 * 0.5 / 0.9)
+
+
+def test_the_link_of_one_rank_holds_all_others_up() -> None:
+    known = NOTHING
+    for place in range(1, 6):
+        seen = link_look(30.0 * place, fetch_frac=0.5, empty_frac=0.0)
+        ranks = tuple(replace(rank, fetch_s=0.0) if rank.name != "rank-2" else rank for rank in seen.ranks)
+        known = observed(known, replace(seen, ranks=ranks), RULE, PACKS)
+    assert known.link is not None
+    assert known.link.value == pytest.approx(8 * 0.5)
 
 
 def test_more_than_the_link_was_thought_to_carry_corrects_it() -> None:

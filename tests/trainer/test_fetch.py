@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,3 +194,56 @@ def test_what_ends_the_fetcher_reaches_the_training_thread(recorded_data, monkey
     monkeypatch.setattr(bench.peers, "call", lambda *args, **kwargs: 1 / 0)
     with bench, pytest.raises(ZeroDivisionError):
         bench.fetcher.get(0, 0, WAIT_S)
+
+
+def test_from_when_on_a_unit_is_in_the_store_is_told_apart_from_when_it_was_read(recorded_data, monkeypatch):
+    bench = Bench(recorded_data)
+    read, read_s = bench.client.read, 0.3
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(read_s)
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(bench.client, "read", slowly)
+    with bench:
+        bench.ring.release(bench.slot(0, 0))
+        since_s = bench.fetcher.in_store_s(0)
+        assert since_s is not None
+        assert read_s <= time.monotonic() - since_s < WAIT_S
+        for pack in range(1, len(bench.schedule.unit(0).packs)):
+            bench.ring.release(bench.slot(0, pack))
+        assert bench.fetcher.in_store_s(0) == since_s
+        bench.fetcher.finish(0)
+        assert bench.fetcher.in_store_s(0) is None
+
+
+def test_a_unit_of_which_no_sample_comes_is_not_in_the_store(recorded_data):
+    bench = Bench(recorded_data)
+    bench.hub.withhold_from_unit = 0
+    with bench:
+        assert bench.fetcher.get(0, 0, 0.5) is None
+        assert bench.fetcher.in_store_s(0) is None
+
+
+def test_a_unit_with_a_sample_that_must_be_made_again_is_not_in_the_store_till_then(recorded_data, monkeypatch):
+    sample, spoilt, at_loss = recorded.first_sample(recorded_data), [], []
+
+    def once(number: int, data: bytes) -> bytes | None:
+        if number != sample or spoilt:
+            return data
+        spoilt.append(number)
+        return None
+
+    bench = Bench(recorded_data, spoil=once)
+    call = bench.peers.call
+
+    def look(name: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        if method == "lost":
+            at_loss.append(bench.fetcher.in_store_s(0))
+        return call(name, method, *args, **kwargs)
+
+    monkeypatch.setattr(bench.peers, "call", look)
+    with bench:
+        bench.check(0, 0, bench.slot(0, 0))
+        assert at_loss == [None]
+        assert bench.fetcher.in_store_s(0) is not None

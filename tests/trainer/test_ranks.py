@@ -84,6 +84,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks(scenario, undisturbed, worl
     assert_same(hub, undisturbed[0], range(1, MAX_STEPS + 1))
     tokens = sum(metrics["tokens"] for metrics in hub.of("train")) + sum(m["tokens"] for m in hub.of("validate"))
     assert sum(outcome.figures["tokens"] for outcome in outcomes) == tokens
+    assert all(0 <= outcome.figures["fetch_s"] <= outcome.figures["wait_s"] for outcome in outcomes)
 
 
 def test_ranks_without_packs_change_nothing(scenario):
