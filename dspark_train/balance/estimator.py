@@ -84,12 +84,13 @@ def _ranks(known: Estimator, seen: Observation, rule: Rule, step_packs: int) -> 
     if not is_same or seen.is_excluded or any(one.tokens < 0 or one.busy_s < 0 for one in grown):
         return known._replace(ranks=now)
     share_packs = [len(rank_packs(step_packs, len(grown), place)) for place in range(len(grown))]
-    largest = [one for one, packs in zip(grown, share_packs, strict=True) if packs == max(share_packs)]
+    share = max(share_packs, default=0)
+    largest = [one for one, packs in zip(grown, share_packs, strict=True) if packs == share]
     busy_s = sum(one.busy_s for one in largest) / max(1, len(largest))
     if busy_s < MIN_SLICE_S or any(one.busy_s <= 0 for one in grown):
         return known
-    tokens_per_s = max(one.tokens / one.busy_s for one in largest)
-    rank = learnt(known.rank, tokens_per_s * busy_s, busy_s, seen.at_s, rule.memory_s)
+    pace = max(one.tokens / one.busy_s / share for one in largest)
+    rank = learnt(known.rank, pace * share * busy_s, busy_s, seen.at_s, rule.memory_s)
     return known._replace(ranks=now, rank=rank, link=_link(known.link, grown, seen.at_s, rule))
 
 

@@ -71,12 +71,24 @@ class Observer:
         self._tracks: dict[str, Track] = {}
 
     def pool(
-        self, now_s: float, desired: int, seen: Mapping[str, Mapping[str, Any]], node_of: Mapping[str, str]
+        self,
+        now_s: float,
+        desired: int,
+        seen: Mapping[str, Mapping[str, Any]],
+        node_of: Mapping[str, str],
+        *,
+        in_step: bool = False,
     ) -> PoolState:
-        """One pool's state. seen: member -> its status."""
+        """One pool's state. seen: member -> its status.
+
+        in_step: its members wait for one another in every step, so the pool is blocked as long as the one that waits
+        least: a rank with a smaller share waits for the others, and for no other pool.
+        """
         members = [self._member(now_s, name, status, node_of.get(name, "")) for name, status in seen.items()]
-        totals = [sum(part) for part in zip(*(self._tracks[name].over() for name in seen), strict=True)] or [0.0] * 4
-        span_s, tokens, busy_s, blocked_s = totals
+        overs = [self._tracks[name].over() for name in seen]
+        span_s, tokens, busy_s, blocked_s = [sum(part) for part in zip(*overs, strict=True)] or [0.0] * 4
+        if in_step and span_s > 0:
+            blocked_s = span_s * min(blocked / span for span, _, _, blocked in overs if span > 0)
         num = {phase: _num_whole(members, phase) for phase in ("ready", "draining")}
         return PoolState(
             desired=desired,

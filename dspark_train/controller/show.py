@@ -33,7 +33,7 @@ class Show:
         wanted, nodes = self._roster.num_desired, self._roster.nodes
         node_of = {p.name: nodes[p.node].address for p in self._plan().processes if p.node in nodes}
         inference = self._observer.pool(now_s, wanted["inference"], engines, node_of)
-        trainers = self._observer.pool(now_s, wanted["trainers"], ranks, node_of)
+        trainers = self._observer.pool(now_s, wanted["trainers"], ranks, node_of, in_step=True)
         transaction = self._roster.transaction
         self._board.set(
             step=view.step,

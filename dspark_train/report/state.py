@@ -31,7 +31,10 @@ class MemberState(BaseModel):
 
 
 class PoolState(BaseModel):
-    """One pool. service_tokens_per_s: work over time not blocked; blocked_frac: share of time without work."""
+    """One pool. service_tokens_per_s: work over time not blocked; blocked_frac: share of time without work.
+
+    Ranks wait for one another: blocked_frac of their pool is that of the rank that waits least.
+    """
 
     desired: int
     ready: int = 0

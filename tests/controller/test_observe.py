@@ -7,6 +7,10 @@ from dspark_train.controller.observe import WINDOW_S, Observer, store_state
 NODES = {"engine-1.0": "10.0.0.1", "engine-2.0": "10.0.0.2"}
 
 
+def rank(tokens, busy_s, wait_s):
+    return {"state": "training", "pid": 7, "tokens": tokens, "busy_s": busy_s, "wait_s": wait_s, "error": ""}
+
+
 def engine(tokens, busy_s, blocked_s, state="ready"):
     return {"state": state, "pid": 7, "tokens": tokens, "busy_s": busy_s, "blocked_s": blocked_s, "error": ""}
 
@@ -18,6 +22,14 @@ def test_rates_are_differences_over_the_window():
     assert pool.tokens_per_s == pytest.approx(100.0)
     assert pool.service_tokens_per_s == pytest.approx(250.0)
     assert pool.blocked_frac == pytest.approx(0.6)
+
+
+def test_ranks_wait_for_one_another_and_the_group_is_blocked_as_long_as_the_one_that_waits_least():
+    observer, ranks = Observer(), [("rank-0", 500, 3, 7), ("rank-1", 1000, 6, 4), ("rank-2", 0, 0, 0)]
+    observer.pool(0.0, 2, {name: rank(0, 0, 0) for name, *_ in ranks[:2]}, NODES)
+    seen = {name: rank(*counters) for name, *counters in ranks}
+    assert observer.pool(10.0, 2, seen, NODES, in_step=True).blocked_frac == pytest.approx(0.4)
+    assert observer.pool(10.0, 2, seen, NODES).blocked_frac == pytest.approx(0.55)
 
 
 def test_the_pools_rates_add_up_over_its_members():
