@@ -68,6 +68,8 @@ def prepare_launch(path: Path, overrides: tuple[str, ...]) -> tuple[Resolved, Pl
     from dspark_train.data.archive import check_archive
     from dspark_train.data.dataset import Dataset
     from dspark_train.plan.build import build_plan
+    from dspark_train.plan.cautions import UNMEASURED
+    from dspark_train.plan.profile import profile_path
 
     resolved = resolve_file(path, overrides)
     _check_start(resolved)
@@ -80,8 +82,10 @@ def prepare_launch(path: Path, overrides: tuple[str, ...]) -> tuple[Resolved, Pl
     dataset = Dataset.open(Path(resolved.topology.data.path))
     if resolved.mode == "offline":
         check_archive(Path(resolved.topology.data.hidden_states), resolved, dataset)
+    is_measured = profile_path(path).exists()
     for warning in plan.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        if warning != UNMEASURED or not is_measured:
+            print(f"warning: {warning}", file=sys.stderr)
     return resolved, plan, dataset
 
 
