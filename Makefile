@@ -105,7 +105,7 @@ check: setup
 	$(PYTEST) -m "$(FAST)"
 
 # In the order of what breaks first.
-test: check $(VENV)/.browser $(VENV)/.lab
+test: check $(VENV)/.browser $(VENV)/.lab $(VENV)/.launchers
 	$(PYTEST) -m sim
 	$(PYTEST) -m "torch and not real and not engine and not lab and not browser and not gpu and not trial"
 	$(PYTEST) -m "real and not long and not faults and not engine and not lab and not browser and not gpu and not trial"

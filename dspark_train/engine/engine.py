@@ -89,6 +89,8 @@ class Engine:
                 ports = {**ports, **{f"{self._name}.{key}": port for key, port in self.reserve_ports().items()}}
         if self._node_rank == 0:
             self._connect(hosts, ports)
+        else:
+            self._state = "ready"  # the probe of its first node is the engine's
         own = {name: lock.port for name, lock in self._locks.items()}
         server = self._server
         return {"pid": server.pid if server else 0, "url": server.base_url if server else "", "ports": own}

@@ -124,10 +124,11 @@ def test_probing_before_the_start_says_so(make):
 
 def test_a_follower_runs_without_answering_and_feeds_nothing(make):
     engine = make("import time; time.sleep(600)", node_rank=1)
+    assert status(engine)["state"] == "starting"
     started = start(make, engine)
     assert started["url"] == ""
     asyncio.run(engine.feed())
-    assert status(engine)["pid"] == started["pid"]
+    assert (status(engine)["pid"], status(engine)["state"]) == (started["pid"], "ready")
 
 
 def test_stopping_ends_the_process_and_gives_the_ports_back_twice_over(make):

@@ -30,6 +30,7 @@ def test_a_run_over_four_hosts_trains_as_one_on_one_host_and_listens_only_where_
     where = {member["name"]: member["node"] for pool in pools.values() for member in pool["members"]}
     first, second, third, fourth = (host.address for host in line.hosts)
     assert where == {"rank-0": first, "rank-1": second, "engine-1.0": third, "engine-1.1": fourth}
+    assert {pool["ready"]: pool["pending"] for pool in pools.values()} == {1: 0, 2: 0}
     found = listeners.of_runs(line)
     assert line.ended("four")["state"] == "done", line.tail("four")
     assert differences(line.steps("four"), reference, SAME_BYTES) == []

@@ -18,10 +18,10 @@ JOB_TIMEOUT_S = 600.0
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 pytestmark = [
-    # Not lab: no run of CI takes it before it was seen green. Then it becomes one of the lab's.
-    *(pytest.mark.real, pytest.mark.faults, pytest.mark.trial),
+    pytest.mark.lab,
+    pytest.mark.real,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(missing()), reason=f"a Slurm needs {missing()}: make setup installs it"),
+    pytest.mark.skipif(bool(missing()), reason=f"a Slurm needs {missing()}: make launchers installs it"),
 ]
 
 

@@ -21,10 +21,10 @@ ADDRESSES = ("127.0.0.2", "127.0.0.3")
 START_TIMEOUT_S = 20.0
 
 pytestmark = [
-    # Not lab: no run of CI takes it before it was seen green. Then it becomes one of the lab's.
-    *(pytest.mark.real, pytest.mark.faults, pytest.mark.trial),
+    pytest.mark.lab,
+    pytest.mark.real,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(SSHD is None or os.getuid() != 0, reason="needs root and an sshd: make setup installs one"),
+    pytest.mark.skipif(SSHD is None or os.getuid() != 0, reason="needs root and an sshd: make launchers installs one"),
 ]
 
 
