@@ -17,6 +17,7 @@ from dspark_train.throttle import Throttle
 from dspark_train.trainer.carried import gather, take_over
 from dspark_train.trainer.checkpoint import Checkpointer, load
 from dspark_train.trainer.checkpoint_files import Found, remove_partial, step_dir
+from dspark_train.trainer.committer import Committer
 from dspark_train.trainer.connections import Connections
 from dspark_train.trainer.fetch import Fetcher, FetchPlan
 from dspark_train.trainer.group import GroupBroken, GroupSpec
@@ -245,6 +246,7 @@ class Course:
         parts.checkpointer = Checkpointer(
             self._layout.checkpoints, rule.keep, rule.keep_best, rule.timeout_s, group, tell, self._log
         )
+        committer = Committer()
         return Loop(
             member=self._member,
             peers=self._peers,
@@ -254,7 +256,7 @@ class Course:
             config_digest=self._config_digest,
             state=state,
             group=group,
-            runner=UnitRunner(state, group, parts.dataset, parts.shape, topology.run.seed),
+            runner=UnitRunner(state, group, parts.dataset, parts.shape, topology.run.seed, committer.settle),
             fetcher=fetcher,
             source=PackSource(fetcher, ring, self._halting),
             remover=remover,
@@ -262,6 +264,7 @@ class Course:
             patience=Patience(topology.trainers.group_timeout_s, self._halting, self._log),
             halting=self._halting,
             errand=Errand(self._halting),
+            committer=committer,
             log=self._log,
             first_unit=self.spec.first_unit,
             min_step_s=topology.trainers.min_step_s,

@@ -21,6 +21,7 @@ from dspark_train.schedule.unit import Unit, rank_packs
 from dspark_train.throttle import Throttle
 from dspark_train.trainer.checkpoint import Checkpointer
 from dspark_train.trainer.checkpoint_files import Meta
+from dspark_train.trainer.committer import Committer
 from dspark_train.trainer.fetch import Fetcher
 from dspark_train.trainer.group import GroupBroken
 from dspark_train.trainer.patience import Errand, Patience
@@ -110,6 +111,7 @@ class Loop:
     patience: Patience
     halting: threading.Event
     errand: Errand
+    committer: Committer
     log: logging.Logger
     first_unit: int
     min_step_s: float = 0.0
@@ -123,6 +125,12 @@ class Loop:
 
         Raises Halted where the rank was stopped, and whatever ends the rank.
         """
+        try:
+            return self._units()
+        finally:
+            self.committer.close()
+
+    def _units(self) -> End:
         index = self.first_unit
         self.progress.step = self.state.step
         while (unit := self.unit_at(index)) is not None:
@@ -158,16 +166,18 @@ class Loop:
         progress.busy_s += took_s - result.wait_s
         progress.tokens += result.num_tokens
         self.group.tell_done()
+        keys = self.fetcher.finish(unit.index)
         if self.group.rank == 0:
-            self._commit(commit)
-            self.state.uncommitted = None
+            self.committer.begin(partial(self._commit, commit, keys))
+        else:
+            self.remover.remove(keys)
         progress.unit_end_s = time.monotonic()
-        self.remover.remove(self.fetcher.finish(unit.index))
 
-    def _commit(self, commit: Commit) -> None:
-        """Once every rank has done the unit, tell the ledger. Raises Halted, GroupBroken, Fenced, PeerError.
+    def _commit(self, commit: Commit, keys: list[str]) -> None:
+        """Once every rank has done the unit, tell the ledger; then remove its samples, ``keys``.
 
-        Not before: else the ranks that outlive a death could be behind the ledger, and the step be lost.
+        Not before: else the ranks that outlive a death could be behind the ledger, and the step be lost. Runs in the
+        committer's thread. Raises Halted, GroupBroken, Fenced, PeerError.
         """
         if not self.group.all_done(self.halting.is_set):
             raise Halted
@@ -185,6 +195,8 @@ class Loop:
                 f"the ledger refused unit {commit.unit} of generation {commit.generation}: another group has taken "
                 "over, or the ledger began again. This rank stops until it is told where it belongs"
             )
+        self.state.uncommitted = None
+        self.remover.remove(keys)
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -195,6 +207,7 @@ class Loop:
         return unit.kind == "validate" or not self.validates_after(unit.step)
 
     def _save(self, next_unit: int, epoch: int) -> None:
+        self.committer.settle()
         self._settle()
         spec = self.group.spec
         meta = Meta(
@@ -210,6 +223,7 @@ class Loop:
         self.checkpointer.save(self.state, meta)
 
     def _end(self, reply: TakeReply, next_unit: int) -> End:
+        self.committer.settle()
         if reply.kind == "regroup":
             self._settle()
             return "regroup"

@@ -79,8 +79,18 @@ class UnitResult:
 class UnitRunner:
     """Does units with one group's state."""
 
-    def __init__(self, state: TrainState, group: ProcessGroup, rows: TokenRows, shape: PackShape, seed: int) -> None:
+    def __init__(
+        self,
+        state: TrainState,
+        group: ProcessGroup,
+        rows: TokenRows,
+        shape: PackShape,
+        seed: int,
+        settle: Callable[[], None] = lambda: None,
+    ) -> None:
+        """settle: returns once the ledger has the unit before; called before anything of a unit takes effect."""
         self._state, self._group, self._rows, self._shape, self._seed = state, group, rows, shape, seed
+        self._settle = settle
         self._wait_s = self._fetch_s = 0.0
 
     def run(self, unit: Unit, source: Source) -> UnitResult:
@@ -201,6 +211,7 @@ class UnitRunner:
         return slot
 
     def _agree(self, unit: Unit, source: Source) -> None:
+        self._timed(self._settle)
         if not self._timed(lambda: self._group.agree(lambda: source.ended(unit.index) is not None)):
             reply = source.ended(unit.index)
             assert reply is not None
