@@ -1,7 +1,7 @@
 """Whether vLLM takes an export: its config beside the target's, and its weights into vLLM's own model class.
 
-As far as a machine goes: on CPU nothing is run, so the kernels of a DSpark draft are not tried. ``check`` starts this
-module as a child, since vLLM changes the process that imports it.
+Nothing is run: the kernels of a draft are not tried, and a DSpark draft is read on a CPU that could not run it.
+``check`` starts this module as a child, since vLLM changes the process that imports it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dspark_train.data.draft import read_draft_facts
 from dspark_train.errors import CheckpointError
@@ -21,6 +21,9 @@ from dspark_train.plan.serving import METHODS, ServingOptions, speculative_confi
 from dspark_train.plan.vllm_env import hub_env
 from dspark_train.store.ports import reserve_port
 from dspark_train.topology.resolve import Resolved
+
+if TYPE_CHECKING:
+    import torch
 
 TIMEOUT_S = 600.0
 SHARED = ("embed_tokens", "lm_head", "mask_embedding")
@@ -116,8 +119,14 @@ def main() -> None:
 
 
 def _config(target: str, dtype: str, speculative: dict[str, Any], trust_remote_code: bool) -> Any:
+    from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.triton_utils import HAS_TRITON
 
+    if not HAS_TRITON:
+        # Without it vLLM has its older runner alone, which runs no DSpark draft. Nothing is run here: its model class
+        # can be made, and read into, all the same.
+        VllmConfig._validate_v1_model_runner = lambda self: None
     args = EngineArgs(
         model=target,
         dtype=dtype,
@@ -138,7 +147,7 @@ def _described(config: Any) -> dict[str, Any]:
 
 
 def _load(config: Any) -> int:
-    """Read the weights into a model full of NaN: what stays NaN was not in the files. Returns how many were read."""
+    """Read the weights into a model full of marks: one that stays was not in the files. Returns how many were read."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
@@ -153,14 +162,26 @@ def _load(config: Any) -> int:
         initialize_model_parallel(1, 1)
         model = initialize_model(vllm_config=config, model_config=draft)
         for weight in model.parameters():
-            weight.data.fill_(float("nan"))
+            weight.data.fill_(_mark(weight.dtype))
         get_model_loader(config.load_config).load_weights(model, draft)
     lock.release()
-    left = [name for name, weight in model.named_parameters() if weight.isnan().any()]
+    left = [name for name, weight in model.named_parameters() if _is_marked(weight)]
     missing = [name for name in left if not any(part in name for part in SHARED)]
     if missing:
         raise ValueError(f"these weights of its model are not in the draft: {', '.join(missing)}")
     return sum(weight.numel() for name, weight in model.named_parameters() if name not in left)
+
+
+def _mark(dtype: torch.dtype) -> float | int:
+    """What no weight of a sound draft is: NaN, or the least whole number where it maps a vocabulary."""
+    import torch
+
+    return float("nan") if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def _is_marked(weight: torch.Tensor) -> bool:
+    left = weight.isnan() if weight.dtype.is_floating_point else weight == _mark(weight.dtype)
+    return bool(left.any())
 
 
 def _line(error: BaseException) -> str:

@@ -43,8 +43,6 @@ def test_in_a_round_every_node_sends_once_and_receives_once(num_nodes: int) -> N
 
 
 @pytest.mark.real
-@pytest.mark.faults
-@pytest.mark.trial
 def test_a_real_node_is_looked_at_and_left_as_it_was(ray_cluster: Cluster, need: Need) -> None:
     before = ray_cluster.list()
     findings, fleet = inspect_nodes(ray_cluster, need, loads=False, rates=True)

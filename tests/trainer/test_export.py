@@ -121,7 +121,6 @@ def test_a_target_that_was_replaced_since_the_launch_is_refused(finished_run, tm
         export_checkpoint(bigger, finished_run / "checkpoints", tmp_path / "draft", other_target=True)
 
 
-@pytest.mark.trial
 @pytest.mark.engine
 @pytest.mark.timeout(700)
 def test_vllm_reads_the_exports_weights_into_its_own_model(finished_run, tmp_path):
