@@ -23,6 +23,9 @@ DEFAULT_MAX_POSITIONS = 4096
 
 def evaluate(what: str | None, asked: Asked) -> dict[str, Any]:
     """All figures, as `eval --json` prints them; those of a run are also kept in RUN/eval/."""
+    from loguru import logger
+
+    logger.disable("speculators")  # it tells every file it opens; what fails is raised
     narrator = Narrator()
     started_s = time.monotonic()
     with narrator.step("load", "loading the draft", "usually about 15 s"), quiet():
