@@ -24,13 +24,13 @@ from dspark_train.controller.board import Board, now_text
 from dspark_train.controller.context import RunContext
 from dspark_train.controller.crew import CREATE_TIMEOUT_S, FACTORIES, Crew
 from dspark_train.controller.ending import cause_of_failure, leave_report
+from dspark_train.controller.figures import read_lines
 from dspark_train.controller.places import Places
 from dspark_train.controller.plateau import Plateau, PlateauRule
 from dspark_train.controller.restarts import RestartRule, Restarts
 from dspark_train.controller.roster import Pool, Roster
 from dspark_train.controller.starts import Starts
 from dspark_train.controller.startup import Startup
-from dspark_train.controller.step_log import read_lines
 from dspark_train.controller.watch import Watch
 from dspark_train.errors import DSparkError, StartError
 from dspark_train.plan.run_layout import RunLayout

@@ -35,6 +35,7 @@ class MlflowTracker:
 
 def open_tracker(layout: RunLayout, settings: Mapping[str, object]) -> MlflowTracker:
     """The run of that name in the experiment, taken up again where there is one."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{layout.root}/mlflow.db")

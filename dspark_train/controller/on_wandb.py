@@ -31,6 +31,7 @@ class WandbTracker:
 
 def open_tracker(layout: RunLayout, settings: Mapping[str, object]) -> WandbTracker:
     """The run of that name, taken up again where there is one."""
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would call home even when it is offline
     import wandb
 
     run = wandb.init(

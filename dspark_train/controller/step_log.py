@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TextIO
@@ -20,15 +20,12 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from dspark_train.controller.figures import Line, Metrics, figures, parse_line, step_of
 from dspark_train.controller.trackers import Tracking
 from dspark_train.plan.run_layout import RunLayout
 
-Metrics = Mapping[str, float | int | str]
-Line = dict[str, float | int | str | None]
 FLUSH_S = 10
 """How long TensorBoard may lag behind."""
-COURSE_KEYS = frozenset({"epoch", "generation", "num_ranks"})
-THROUGHPUT_KEYS = frozenset({"tokens", "wait_s", "step_s"})
 logger = logging.getLogger(__name__)
 
 
@@ -38,10 +35,10 @@ class StepLines:
     def __init__(self, path: Path, last_step: int) -> None:
         """Drop the lines after ``last_step``, and a last line that was torn by a crash, then append."""
         lines = path.read_bytes().splitlines() if path.exists() else []
-        kept = [line for line in map(_parse, lines) if line is not None and int(str(line["step"])) <= last_step]
+        kept = [line for line in map(parse_line, lines) if line is not None and step_of(line) <= last_step]
         self.num_dropped = len(lines) - len(kept)
         """Lines that were there and are not kept."""
-        self.steps = [int(str(line["step"])) for line in kept]
+        self.steps = [step_of(line) for line in kept]
         """The steps of the lines kept."""
         self.last: Line = kept[-1] if kept else {}
         """The newest line."""
@@ -112,7 +109,7 @@ class StepLog:
         (self.validation if kind == "validate" else self.train).append(step, metrics)
         self._scalars.append(kind, step, metrics)
         for tracker in self._trackers:
-            tracker.append(step, figures(kind, metrics))
+            tracker.append(kind, step, figures(kind, metrics))
 
     def close(self) -> None:
         """Twice is fine."""
@@ -126,44 +123,7 @@ class StepLog:
 def last_step(path: Path) -> int:
     """The step of the last whole line, 0 where there is none."""
     lines = path.read_bytes().splitlines() if path.exists() else []
-    return next((int(str(line["step"])) for line in map(_parse, reversed(lines)) if line is not None), 0)
-
-
-def figures(kind: str, metrics: Metrics) -> dict[str, float]:
-    """The numbers of one line by their tags, and the throughput that follows from them."""
-    found = {
-        tag(kind, key): float(value) for key, value in metrics.items() if key != "step" and isinstance(value, Real)
-    }
-    step_s, tokens = metrics.get("step_s"), metrics.get("tokens")
-    if kind == "train" and isinstance(step_s, Real) and isinstance(tokens, Real) and step_s > 0:
-        found["throughput/tokens_per_s"] = float(tokens) / float(step_s)
-    return found
-
-
-def tag(kind: str, key: str) -> str:
-    """The name of a figure in TensorBoard and trackers: train/loss, val/loss, lr, throughput/step_s, run/num_ranks."""
-    if kind == "validate":
-        return f"val/{key}"
-    if key == "lr" or key.startswith(("lr_", "lr/")):
-        return key
-    if key in COURSE_KEYS:
-        return f"run/{key}"
-    return f"throughput/{key}" if key in THROUGHPUT_KEYS else f"train/{key}"
-
-
-def read_lines(path: Path) -> list[Line]:
-    """The whole lines of a file, in order; none where it is missing."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    return [line for line in map(_parse, lines) if line is not None]
-
-
-def _parse(line: bytes) -> Line | None:
-    """A line, or None where it is not a whole JSON object with a step."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("step"), int) else None
+    return next((step_of(line) for line in map(parse_line, reversed(lines)) if line is not None), 0)
 
 
 def _plain(value: object) -> float | int | str | None:

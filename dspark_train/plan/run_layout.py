@@ -77,6 +77,10 @@ class RunLayout:
     def tensorboard(self) -> Path:
         return self.root / "tensorboard"
 
+    def tracked(self, tracker: str) -> Path:
+        """The newest steps that an experiment tracker was given (JSON)."""
+        return self.root / f"tracked-{tracker}.json"
+
     @property
     def logs(self) -> Path:
         return self.root / "logs"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from dspark_train.controller.step_log import StepLines, StepLog, tag
+from dspark_train.controller.figures import tag
+from dspark_train.controller.step_log import StepLines, StepLog
 from dspark_train.plan.run_layout import RunLayout
 
 
