@@ -7,9 +7,8 @@ or vllm. This is the only place that turns an exception into an exit code.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-import tempfile
-import traceback
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -106,6 +105,8 @@ def top(
 
 def main() -> None:
     """Entry point of the `dspark-train` script. Ends the process with the exit code of cli.md's table."""
+    # pydantic would read the metadata of every installed package at each start, looking for plugins of its own.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -145,6 +146,8 @@ def _usage_text(error: typer.TyperException) -> str:
 
 def _bug_text(error: Exception) -> str:
     """Write the traceback where it is found again. Returns the message that names the file."""
+    import traceback
+
     text = "".join(traceback.format_exception(error))
     where = _write_traceback(text)
     return (
@@ -154,6 +157,8 @@ def _bug_text(error: Exception) -> str:
 
 
 def _write_traceback(text: str) -> Path:
+    import tempfile
+
     layout = remembered()
     if layout is not None:
         try:

@@ -50,8 +50,9 @@ def show(layout: RunLayout, state: RunState) -> None:
     from dspark_train.report.pace import paces_on_disk_s
     from dspark_train.report.terminal import render, time_left
 
-    console = Console()
-    console.print(render(state, time_left(state, *paces_on_disk_s(layout.history, layout.metrics))))
+    console = Console(emoji=False)
+    paces_s = [] if state.is_terminal else paces_on_disk_s(layout.history, layout.metrics)
+    console.print(render(state, time_left(state, *paces_s)))
     age_s = state_file.age_s(state)
     if not state.is_terminal and age_s > 10:
         console.print(f"last written {age_s:.0f} s ago ({time.strftime('%H:%M:%S')} now)", style="yellow")

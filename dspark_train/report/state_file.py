@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import socket
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +16,7 @@ from urllib.parse import urlsplit
 from dspark_train.plan.run_layout import RunLayout
 from dspark_train.report.state import RunState
 
+HTTP_OK = 200
 ASK_TIMEOUT_S = 0.3
 """How long `status` waits for a controller; it answers in milliseconds when it is alive."""
 
@@ -57,13 +56,15 @@ def request(
 ) -> str | None:
     """Call the controller's API with the run's token. None if nobody answers, or not with 200."""
     status, text = call(layout, url, method, path, body=body, timeout_s=timeout_s)
-    return text if status == http.client.OK else None
+    return text if status == HTTP_OK else None
 
 
 def call(
     layout: RunLayout, url: str, method: str, path: str, *, body: dict[str, object] | None = None, timeout_s: float
 ) -> tuple[int, str]:
     """Call the controller's API with the run's token: HTTP status and text, (0, why) if nobody answers."""
+    import http.client
+
     parts = urlsplit(url)
     try:
         token = layout.token.read_text(encoding="utf-8").strip()
@@ -134,5 +135,5 @@ def _lost(last: RunState) -> RunState:
 
 def _may_live(node: str, pid: int | None) -> bool:
     """False only where it is certain that the process is gone: it ran on this machine, and no longer does."""
-    here = {"127.0.0.1", "localhost", socket.gethostname()}
+    here = {"127.0.0.1", "localhost", os.uname().nodename}
     return pid is None or node not in here or Path(f"/proc/{pid}").exists()

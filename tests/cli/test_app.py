@@ -16,6 +16,8 @@ import pytest
 from dspark_train.cli import app, runs
 from dspark_train.errors import DSparkError, FileProblems, Problem, Unreachable
 from dspark_train.plan.run_layout import RunLayout
+from dspark_train.report import state_file
+from dspark_train.report.state import PoolState, RunState
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, command: Any) -> None:
@@ -134,3 +136,27 @@ def test_help_answers_in_half_a_second_and_imports_nothing_heavy() -> None:
     loaded = set(ast.literal_eval(done.stderr))
     assert not loaded & {"ray", "torch", "vllm", "transformers", "speculators", "mooncake", "numpy", "rich", "pydantic"}
     assert min(took_s) < 0.5
+
+
+def test_status_of_a_run_that_has_ended_imports_only_what_shows_it(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    layout.resolved.write_text("{}")
+    state_file.write(layout.state, RunState(run="a1", state="done", pools={"inference": PoolState(desired=1)}))
+    code = (
+        "import sys; from dspark_train.cli.app import run; "
+        f"assert run(['status', {str(tmp_path)!r}]) == 0;"
+        "print(sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert "run a1  done" in done.stdout
+    loaded = set(ast.literal_eval(done.stderr))
+    assert not {name.partition(".")[0] for name in loaded} & {
+        "ray",
+        "torch",
+        "vllm",
+        "numpy",
+        "httpx",
+        "psutil",
+        "yaml",
+    }
+    assert not loaded & {"http.client", "asyncio", "dspark_train.topology.schema", "rich._emoji_codes"}
