@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from dspark_train.balance.signals import bottleneck
 from dspark_train.plan.growth import engine_of
-from dspark_train.report.state import LedgerState, MemberPhase, MemberState, PoolState, StoreState
+from dspark_train.report.state import EngineLoad, LedgerState, MemberPhase, MemberState, PoolState, StoreState
 from dspark_train.schedule.messages import LedgerView
 
 WINDOW_S = 20.0
@@ -118,7 +118,16 @@ class Observer:
             since_s=now_s - track.since_s,
             log=f"logs/{name}.log",
             error=str(status.get("error") or ""),
+            load=_load(status) if phase in ("ready", "draining") else None,
         )
+
+
+def _load(status: Mapping[str, Any]) -> EngineLoad | None:
+    """An engine's load; None of a member that feeds none."""
+    if "in_flight" not in status:
+        return None
+    told = status.get("load") or {}
+    return EngineLoad(leased=int(status["in_flight"]), lost=int(status.get("num_lost", 0)), **told)
 
 
 def _num_whole(members: list[MemberState], phase: MemberPhase) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dspark_train.engine.depth import Depth, DepthRule, Gauges, Scheduled, between, decide_depth, parse_gauges
 from dspark_train.engine.extract import EngineRefused
 from dspark_train.engine.in_flight import InFlight
+from dspark_train.engine.load import Load, parse_load
 from dspark_train.engine.requests import Requests
 
 LOOK_S = 1.0
@@ -24,6 +25,8 @@ class DepthWatch:
         self._engine, self._requests, self._flights, self._changed = engine, requests, flights, changed
         self._rule = DepthRule(flights.depth)
         self._depth = Depth(flights.depth)
+        self.load: Load | None = None
+        """The engine's load at the last look, None where it did not say."""
 
     async def run(self) -> None:
         """Look and decide, again and again."""
@@ -33,8 +36,9 @@ class DepthWatch:
             try:
                 text = await self._requests.metrics(METRICS_TIMEOUT_S)
             except (TimeoutError, EngineRefused):
+                self.load = None
                 continue  # whether the engine is of any use is seen by its samples
-            now = parse_gauges(text)
+            now, self.load = parse_gauges(text), parse_load(text)
             if now is None:
                 logger.info("%s: its /metrics tell nothing of its scheduler; the depth stays", self._engine)
                 return

@@ -10,6 +10,7 @@ import logging
 import os
 import uuid
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,8 @@ class Engine:
 
         {"state": "starting|ready|draining|dead|stopped", "pid": of the API server, "tokens": extracted since the start,
         "busy_s", "blocked_s": seconds with and without anything leased, "in_flight": leases, "num_lost": samples lost
-        since the start, "since_success_s": seconds since the last sample arrived, or since the feeder started, "error"}
+        since the start, "since_success_s": seconds since the last sample arrived, or since the feeder started,
+        "load": the fields of `Load` while vLLM tells them, else None, "error"}
         """
         feeder, server = self._feeder, self._server
         busy_s, blocked_s = feeder.times_s() if feeder else (0.0, 0.0)
@@ -154,6 +156,7 @@ class Engine:
             "in_flight": feeder.in_flight if feeder else 0,
             "num_lost": feeder.num_lost if feeder else 0,
             "since_success_s": feeder.since_success_s if feeder else 0.0,
+            "load": asdict(feeder.depth.load) if feeder and feeder.depth.load else None,
             "error": error,
         }
 

@@ -85,7 +85,8 @@ class Feeder:
         self._tasks: set[asyncio.Task[None]] = set()
         self._arrivals = Arrivals(store, self._flights, self, clock)
         self._freed = Wake()
-        self._depth = DepthWatch(engine, self._requests, self._flights, self._freed.set)
+        self.depth = DepthWatch(engine, self._requests, self._flights, self._freed.set)
+        """Knows the engine's load as well."""
         self._none_left = asyncio.Event()
         self._none_left.set()
         self._leasing: asyncio.Task[None] | None = None
@@ -122,7 +123,7 @@ class Feeder:
         self._spawn(self._arrivals.run())
         self._spawn(self._outbox.run())
         self._spawn(self._watch())
-        self._spawn(self._depth.run())
+        self._spawn(self.depth.run())
 
     async def drain(self) -> bool:
         """Lease no more, and let what is in flight end. Whether all of it was reported in time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -11,12 +11,24 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dspark_train.report.state import MemberPhase, RunPhase, RunState
+from dspark_train.report.state import EngineLoad, MemberPhase, RunPhase, RunState
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 PARTS = ("inference", "trainers", "link")
 Gauge = tuple[str, str, float | None]
 Values = Mapping[tuple[str, ...], float | None]
+OfEngine = tuple[str, str, Callable[[EngineLoad], float | None]]
+ENGINE_GAUGES: tuple[OfEngine, ...] = (
+    ("dspark_engine_leased_samples", "Samples that the engine holds leases of.", lambda load: load.leased),
+    ("dspark_engine_running_requests", "Requests in vLLM's batch, when it was looked at.", lambda load: load.running),
+    ("dspark_engine_waiting_requests", "Requests that wait in vLLM.", lambda load: load.waiting),
+    ("dspark_engine_kv_cache_used_ratio", "Share of vLLM's KV cache in use.", lambda load: load.kv_cache_frac),
+)
+ENGINE_COUNTERS: tuple[OfEngine, ...] = (
+    ("dspark_engine_lost_samples", "Samples lost since the engine's start.", lambda load: load.lost),
+    ("dspark_engine_finished_requests", "Requests that vLLM has ended.", lambda load: load.finished),
+    ("dspark_engine_prompt_tokens", "Prompt tokens that vLLM has taken.", lambda load: load.prompt_tokens),
+)
 
 
 @dataclass
@@ -44,6 +56,7 @@ class _Run(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from _course(self._state, self._now_s)
         yield from _pools(self._state)
+        yield from _engines(self._state)
         yield from _flow(self._state)
         yield from _totals(self._totals)
 
@@ -118,6 +131,15 @@ def _pools(state: RunState) -> Iterator[Metric]:
     )
 
 
+def _engines(state: RunState) -> Iterator[Metric]:
+    loads = {member.name: member.load for member in state.pools["inference"].members if member.load is not None}
+    for name, text, read in ENGINE_GAUGES:
+        yield _labelled(name, text, {(member,): read(load) for member, load in loads.items()}, ("member",))
+    for name, text, read in ENGINE_COUNTERS:
+        values: Values = {(member,): read(load) for member, load in loads.items()}
+        yield _labelled(name, text, values, ("member",), CounterMetricFamily)
+
+
 def _flow(state: RunState) -> Iterator[Metric]:
     store, ledger = state.store, state.ledger
     yield from _gauges(
@@ -152,8 +174,14 @@ def _gauges(*gauges: Gauge) -> Iterator[Metric]:
         yield _labelled(name, text, {(): value}, ())
 
 
-def _labelled(name: str, text: str, values: Values, labels: tuple[str, ...]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=labels)
+def _labelled(
+    name: str,
+    text: str,
+    values: Values,
+    labels: tuple[str, ...],
+    family_of: type[GaugeMetricFamily] | type[CounterMetricFamily] = GaugeMetricFamily,
+) -> Metric:
+    family = family_of(name, text, labels=labels)
     for marks, value in values.items():
         if value is not None:
             family.add_metric(marks, value)

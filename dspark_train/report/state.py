@@ -15,6 +15,21 @@ TERMINAL: frozenset[str] = frozenset({"stopped", "done", "failed"})
 MemberPhase = Literal["starting", "ready", "draining", "stopped", "dead"]
 
 
+class EngineLoad(BaseModel):
+    """What an engine is at: leases and lost samples as its feeder counts them, the others from vLLM's own metrics.
+
+    lost, finished, prompt_tokens: since the engine's start. kv_cache_frac: share of its KV cache in use.
+    """
+
+    leased: int = 0
+    lost: int = 0
+    running: int | None = None
+    waiting: int | None = None
+    finished: int | None = None
+    prompt_tokens: int | None = None
+    kv_cache_frac: float | None = None
+
+
 class MemberState(BaseModel):
     """One engine or rank. pid: of the process that does the work (the API server of an engine)."""
 
@@ -28,6 +43,8 @@ class MemberState(BaseModel):
     log: str = ""
     """Path of its log, from the run directory."""
     error: str = ""
+    load: EngineLoad | None = None
+    """Of an engine that works, on the process that feeds it."""
 
 
 class PoolState(BaseModel):

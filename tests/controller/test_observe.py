@@ -3,6 +3,7 @@
 import pytest
 
 from dspark_train.controller.observe import WINDOW_S, Observer, store_state
+from dspark_train.report.state import EngineLoad
 
 NODES = {"engine-1.0": "10.0.0.1", "engine-2.0": "10.0.0.2"}
 
@@ -63,6 +64,18 @@ def test_a_dead_member_is_pending():
     assert [(m.name, m.state) for m in pool.members] == [("engine-1.0", "ready"), ("engine-2.0", "dead")]
     assert (pool.ready, pool.pending) == (1, 1)
     assert pool.members[1].node == "10.0.0.2"
+
+
+def test_an_engines_load_is_told_while_it_works_and_of_the_process_that_feeds_it():
+    load = {"running": 0, "waiting": 3, "finished": 9, "prompt_tokens": 70, "kv_cache_frac": 0.5}
+    fed = {**engine(0, 0, 0), "in_flight": 4, "num_lost": 1, "load": load}
+    seen = {"engine-1.0": fed, "engine-1.1": engine(0, 0, 0), "engine-2.0": {**fed, "load": None}}
+    one, other, silent = Observer().pool(0.0, 2, seen, NODES).members
+    assert one.load == EngineLoad(leased=4, lost=1, **load)
+    assert other.load is None
+    assert silent.load == EngineLoad(leased=4, lost=1)
+    (dead,) = Observer().pool(0.0, 1, {"engine-1.0": {**fed, "state": "dead"}}, NODES).members
+    assert dead.load is None
 
 
 def test_the_time_in_a_state_starts_anew_with_the_state():

@@ -10,6 +10,7 @@ from dspark_train.engine import depth_watch
 from dspark_train.engine.depth import Depth, DepthRule, Gauges, Scheduled, between, decide_depth, parse_gauges
 from dspark_train.engine.depth_watch import DepthWatch
 from dspark_train.engine.in_flight import InFlight, Limits
+from dspark_train.engine.load import Load, parse_load
 from dspark_train.engine.requests import Requests
 from tests.engine.fakes import SHAPE, FakeEngine, Tokens
 from tests.engine.test_in_flight import Clock, lease
@@ -77,6 +78,22 @@ vllm:iteration_tokens_total_count{engine="0"} 30.0
     assert parse_gauges(text) == Gauges(8, 125, 30)
     assert parse_gauges(text.replace("iteration_tokens_total_count", "other")) is None
     assert parse_gauges("") is None
+
+
+def test_an_engines_load_is_read_over_its_cores():
+    text = """vllm:num_requests_running{engine="0",model_name="m"} 1.0
+vllm:num_requests_running{engine="1",model_name="m"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 7.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.0
+vllm:prompt_tokens_total{engine="0"} 1.5e+06
+vllm:prompt_tokens_by_source_total{engine="0",source="local"} 99.0
+vllm:request_success_total{engine="0",finished_reason="stop"} 5.0
+vllm:request_success_total{engine="0",finished_reason="length"} 120.0
+"""
+    assert parse_load(text) == Load(running=3, waiting=7, finished=125, prompt_tokens=1_500_000, kv_cache_frac=0.25)
+    assert parse_load(text.replace("prompt_tokens_total", "other")) is None
+    assert parse_load("") is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dspark_train.report.metrics import Totals, exposition
-from dspark_train.report.state import CheckpointState, LedgerState, MemberState, PoolState, RunState
+from dspark_train.report.state import CheckpointState, EngineLoad, LedgerState, MemberState, PoolState, RunState
 
 NOW_S = 1_800_000_000.0
 PROMTOOL = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -63,6 +63,36 @@ def test_each_figure_is_told_with_its_unit():
     assert seen["dspark_run_state", "failed"] == 0
 
 
+def a_load(**changes):
+    figures = {"running": 2, "waiting": 5, "finished": 90, "prompt_tokens": 4096, "kv_cache_frac": 0.25}
+    return EngineLoad(leased=7, lost=1, **figures | changes)
+
+
+def with_load(load):
+    engine = MemberState(name="engine-1.0", node="n", state="ready", load=load)
+    return a_state(pools={"inference": PoolState(desired=1, members=[engine]), "trainers": PoolState(desired=1)})
+
+
+def test_each_engine_tells_its_load():
+    seen = samples(with_load(a_load()))
+    of_engine = {name.removeprefix("dspark_engine_"): value for (name, *_), value in seen.items() if "engine_" in name}
+    assert of_engine == {
+        "leased_samples": 7,
+        "running_requests": 2,
+        "waiting_requests": 5,
+        "kv_cache_used_ratio": 0.25,
+        "lost_samples_total": 1,
+        "finished_requests_total": 90,
+        "prompt_tokens_total": 4096,
+    }
+    assert seen["dspark_engine_waiting_requests", "engine-1.0"] == 5
+
+
+def test_what_vllm_does_not_tell_of_an_engine_is_left_out():
+    names = {name for name, *_ in samples(with_load(EngineLoad(leased=3))) if name.startswith("dspark_engine_")}
+    assert names == {"dspark_engine_leased_samples", "dspark_engine_lost_samples_total"}
+
+
 def test_what_is_not_known_yet_is_left_out_rather_than_zero():
     names = {name for name, *_ in samples(a_state())}
     assert not names & {"dspark_loss", "dspark_checkpoint_step", "dspark_pool_service_tokens_per_second"}
@@ -70,6 +100,6 @@ def test_what_is_not_known_yet_is_left_out_rather_than_zero():
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: Debian's package prometheus")
 def test_promtool_finds_nothing_to_say_about_the_endpoint():
-    text = exposition(a_state(loss=1.0), Totals(num_events=Counter({"run.phase": 1})), NOW_S)
+    text = exposition(with_load(a_load()), Totals(num_events=Counter({"run.phase": 1})), NOW_S)
     done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, timeout=30)
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")

@@ -12,14 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dspark_train.report.metrics import Totals, exposition
 from dspark_train.report.state import CheckpointState, MemberState, PoolState, RunState
-from tests.report.test_metrics import PROMTOOL
+from tests.report.test_metrics import PROMTOOL, a_load
 
 MONITORING = Path(__file__).parents[2] / "monitoring"
 
 
 def existing():
     """Metric -> its labels, of a run of which everything is known."""
-    member = MemberState(name="engine-1.0", node="n")
+    member = MemberState(name="engine-1.0", node="n", load=a_load())
     pool = PoolState(desired=1, service_tokens_per_s=1.0, blocked_frac=0.5, members=[member])
     figures = dict.fromkeys(("loss", "accept_len", "validation_loss", "validation_accept_len"), 1.0)
     state = RunState(
@@ -55,11 +55,10 @@ def test_an_expression_names_only_what_is_there(expression):
         assert asked <= there[name], f"{name} has no label {asked - there[name]}"
 
 
-def test_every_metric_of_a_pool_is_on_the_dashboard():
+def test_every_metric_of_a_pool_and_of_an_engine_is_on_the_dashboard():
     shown = " ".join(expressions())
-    assert [
-        name for name in existing() if name.startswith(("dspark_pool_ready", "dspark_store_used")) and name not in shown
-    ] == []
+    wanted = ("dspark_pool_ready", "dspark_store_used", "dspark_engine_")
+    assert [name for name in existing() if name.startswith(wanted) and name not in shown] == []
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: Debian's package prometheus")
