@@ -32,27 +32,29 @@ class Page:
 def after(path: Path, ident: int, num_max: int) -> Page:
     """Up to ``num_max`` events after that id. One that is no line's end counts as the next end after it."""
     size_bytes = _size(path)
-    start = min(max(ident, 0), size_bytes)
-    if size_bytes == 0:
-        return Page([], start, False)
-    with path.open("rb") as file:
-        if start > 0:
-            file.seek(start - 1)
-            if file.read(1) != b"\n":
-                file.readline()
-            start = file.tell()
-        chunk = file.read(PAGE_BYTES)
-        if b"\n" not in chunk:
-            chunk += file.readline()
-    return _page(chunk, start, num_max, size_bytes)
+    start, lines = _lines(path, ident, size_bytes)
+    position = start
+    events: list[dict[str, Any]] = []
+    for line in lines:
+        if len(events) >= num_max:
+            break
+        position += len(line) + 1
+        events += _told(line, position)
+    return Page(events, position, has_more=start < position < size_bytes)
 
 
 def last(path: Path, num_max: int) -> Page:
-    """The newest ``num_max`` events, as far as they fit into a page."""
+    """The newest ``num_max`` events, as far as they fit into a page. No others are parsed: a journal may be long."""
     size_bytes = _size(path)
-    page = after(path, max(0, size_bytes - PAGE_BYTES), num_max=PAGE_BYTES)
-    kept = page.events[-num_max:] if num_max else []
-    return Page(kept, page.next_id, False)
+    start, lines = _lines(path, max(0, size_bytes - PAGE_BYTES), size_bytes)
+    next_id = position = start + sum(len(line) + 1 for line in lines)
+    events: list[dict[str, Any]] = []
+    for line in reversed(lines):
+        if len(events) >= num_max:
+            break
+        events += _told(line, position)
+        position -= len(line) + 1
+    return Page(events[::-1], next_id, False)
 
 
 async def stream(path: Path, ident: int, poll_s: float = POLL_S) -> AsyncIterator[str]:
@@ -79,18 +81,27 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _page(chunk: bytes, start: int, num_max: int, size_bytes: int) -> Page:
-    events: list[dict[str, Any]] = []
-    position = start
-    for line in chunk.splitlines(keepends=True):
-        if not line.endswith(b"\n") or len(events) >= num_max:
-            break
-        position += len(line)
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue  # torn by a crash
-        if isinstance(event, dict):
-            events.append({"id": position, **event})
-    has_more = position < size_bytes and position > start
-    return Page(events, position, has_more)
+def _lines(path: Path, ident: int, size_bytes: int) -> tuple[int, list[bytes]]:
+    """Where the first whole line after that id begins, and the lines of a page from there on, without their ends."""
+    start = min(max(ident, 0), size_bytes)
+    if size_bytes == 0:
+        return start, []
+    with path.open("rb") as file:
+        if start > 0:
+            file.seek(start - 1)
+            if file.read(1) != b"\n":
+                file.readline()
+            start = file.tell()
+        chunk = file.read(PAGE_BYTES)
+        if b"\n" not in chunk:
+            chunk += file.readline()
+    return start, chunk.split(b"\n")[:-1]
+
+
+def _told(line: bytes, position: int) -> list[dict[str, Any]]:
+    """The event of a line that ends there; none of one that was torn by a crash."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return []
+    return [{"id": position, **event}] if isinstance(event, dict) else []

@@ -41,7 +41,19 @@ def test_the_newest_are_read_from_the_end(tmp_path):
     page = event_pages.last(path, 3)
     assert kinds(page) == ["k2997", "k2998", "k2999"]
     assert page.next_id == path.stat().st_size
+    before = event_pages.last(path, 4).events[0]["id"]
+    assert page.events == event_pages.after(path, before, 3).events
+    assert event_pages.last(path, 0).events == []
     assert event_pages.last(tmp_path / "none", 3).events == []
+
+
+def test_among_the_newest_what_is_torn_does_not_count(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"kind": "a"}\n{"kind": "b"}\nnonsense\n\n{"kind": "c"}\n{"kin')
+    page = event_pages.last(path, 2)
+    assert kinds(page) == ["b", "c"]
+    assert page.events == event_pages.after(path, 14, 2).events
+    assert page.next_id == path.stat().st_size - len('{"kin')
 
 
 def test_a_torn_line_is_left_out_until_it_is_whole_and_nonsense_for_good(tmp_path):
