@@ -183,25 +183,75 @@ def test_a_page_that_is_left_open_for_a_day_neither_grows_nor_slows(opened, run)
     seen = opened()
     seen.member("rank-0", "ready")
     state = json.loads(run.state.to_json())
-    tools = seen.context.new_cdp_session(seen.page)
-    tools.send("Performance.enable")
+    weight = scales(seen)
 
     def pass_time(num_states):
         """Feed so many seconds of the run to the page. Milliseconds a state."""
         return seen.page.evaluate(PASS_TIME, [state, num_states])
-
-    def weight():
-        tools.send("HeapProfiler.collectGarbage")
-        found = {one["name"]: one["value"] for one in tools.send("Performance.getMetrics")["metrics"]}
-        return found["JSHeapUsedSize"], found["Nodes"], found["JSEventListeners"]
 
     pass_time(400)
     first_ms = pass_time(400)
     before = weight()
     last_ms = pass_time(1000)
     after = weight()
-    print(f"{first_ms:.2f} then {last_ms:.2f} ms a state; heap {before[0]:,.0f} then {after[0]:,.0f} bytes")
+    print(f"{first_ms:.2f} then {last_ms:.2f} ms a state")
+    assert_no_heavier(before, after)
+    assert last_ms < 3 * first_ms
+
+
+def test_a_page_on_a_machine_that_sleeps_asks_and_shows_on_through_the_hours_of_a_day(opened, run):
+    seen = opened(has_clock=True)
+    page = seen.page
+    seen.member("rank-0", "ready")
+    page.wait_for_selector("#events .events li")
+    weight = scales(seen)
+
+    def sleep_hours(num_hours):
+        for _ in range(num_hours):
+            with answered(page):
+                page.clock.fast_forward(3_600_000)
+
+    sleep_hours(4)
+    before = weight()
+    sleep_hours(20)
+    assert_no_heavier(before, weight())
+    wanted = "advise" if run.state.mode != "advise" else "off"
+    run.call("POST", "/v1/rebalance", {"mode": wanted})
+    page.wait_for_selector(f"#balance button[aria-pressed='true']:text('{wanted}')")
+    page.wait_for_selector("#events .kind:text('rebalance.mode')")
+    assert seen.errors() == []
+
+
+def test_an_answer_that_is_cut_is_asked_for_again(opened):
+    seen = opened()
+    seen.member("rank-0", "ready")
+    seen.page.route("**/v1/state", lambda route: route.fulfill(status=200, body='{"run": "a'), times=1)
+    for _ in range(3):
+        with answered(seen.page):
+            pass
+    assert seen.errors() == []
+
+
+def answered(page):
+    """Waits for an answer about the run's state that comes within."""
+    return page.expect_response(lambda answer: answer.url.endswith("/v1/state"))
+
+
+def scales(seen):
+    """What tells the weight of a page: its heap in bytes, nodes, listeners."""
+    tools = seen.context.new_cdp_session(seen.page)
+    tools.send("Performance.enable")
+
+    def weight():
+        tools.send("HeapProfiler.collectGarbage")
+        found = {one["name"]: one["value"] for one in tools.send("Performance.getMetrics")["metrics"]}
+        return found["JSHeapUsedSize"], found["Nodes"], found["JSEventListeners"]
+
+    return weight
+
+
+def assert_no_heavier(before, after):
+    print(f"heap {before[0]:,.0f} then {after[0]:,.0f} bytes, {before[1]} then {after[1]} nodes")
     assert after[0] - before[0] < HEAP_GROWTH_BYTES
     assert after[1] < before[1] * 1.2 + 500
     assert after[2] < before[2] * 1.2 + 100
-    assert last_ms < 3 * first_ms

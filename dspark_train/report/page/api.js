@@ -27,9 +27,9 @@ const headers = (more) => ({Authorization: `Bearer ${sessionStorage.getItem(KEY)
 
 async function answer(path, options) {
   const response = await fetch(path, {signal: AbortSignal.timeout(TIMEOUT_MS), ...options})
+  if (response.ok) return response.json() // rejects where the answer is cut: an empty state would end the loop that asks
   const body = await response.json().catch(() => ({}))
-  if (!response.ok) throw new Refused(response.status, String(body.detail ?? response.statusText))
-  return body
+  throw new Refused(response.status, String(body.detail ?? response.statusText))
 }
 
 export const get = (path) => answer(path, {headers: headers()})
