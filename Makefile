@@ -88,7 +88,7 @@ $(VENV)/.launchers: $(VENV)/.libraries
 # Network namespaces for the lab's hosts; without root or iproute2 its tests are skipped and say so.
 $(VENV)/.lab: $(VENV)/.libraries
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		command -v ip >/dev/null && command -v tc >/dev/null || { apt-get update -qq; \
+		command -v ip >/dev/null || { apt-get update -qq; \
 			DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends iproute2; }; \
 	else echo "no root or no apt-get: without iproute2 the lab's tests are skipped"; fi
 	@touch $@

@@ -25,6 +25,10 @@ END_TIMEOUT_S = 20.0
 POLL_S = 0.05
 CARD = "eth0"
 """The one network card of a host, by the name it has there."""
+RELAY = str(Path(__file__).with_name("relay.py"))
+INNER_LINK, INNER_TAP, INNER_BRIDGE = "near", "far", "between"
+QUEUE = "10000"
+"""Frames that wait for a relay which a busy machine keeps waiting."""
 Done = subprocess.CompletedProcess[str]
 
 
@@ -32,19 +36,14 @@ def missing() -> str:
     """Why there can be no lab here, "" where there can."""
     if os.geteuid() != 0:
         return "needs root"
-    if absent := [tool for tool in ("ip", "tc", "ss") if shutil.which(tool) is None]:
+    if absent := [tool for tool in ("ip", "ss") if shutil.which(tool) is None]:
         return f"needs {' and '.join(absent)}: apt-get install iproute2"
     return ""
 
 
-def has_netem() -> bool:
-    """Whether the kernel can delay and lose packets."""
-    name = f"{PREFIX}-probe"
-    if not _try("link", "add", name, "type", "dummy"):
-        return False
-    probe = subprocess.run(["tc", "qdisc", "add", "dev", name, "root", "netem", "delay", "1ms"], capture_output=True)
-    _try("link", "delete", name)
-    return probe.returncode == 0
+def cannot_impair() -> str:
+    """Why no link can be made bad here, "" where it can."""
+    return "" if os.path.exists("/dev/net/tun") else "needs /dev/net/tun"
 
 
 class Host:
@@ -56,7 +55,11 @@ class Host:
         self.directory = Path("/tmp") / self.name
         """Of its own; short, since sockets lie below it."""
         self._link = f"{PREFIX}{lab}v{number}"
+        """The bridge's port that leads here."""
         self._bridge = f"{PREFIX}{lab}"
+        self._wire = f"{self.name}w"
+        """The namespace of the relay, while the link is bad."""
+        self._relay: subprocess.Popen[str] | None = None
         self.is_cut = False
 
     def make(self) -> None:
@@ -64,7 +67,7 @@ class Host:
         self.directory.mkdir()
         _ip("netns", "add", self.name)
         _ip("link", "add", self._link, "type", "veth", "peer", "name", CARD, "netns", self.name)
-        _ip("link", "set", self._link, "master", self._bridge, "up")
+        self._plug_in()
         _ip("-n", self.name, "link", "set", "lo", "up")
         _ip("-n", self.name, "address", "add", f"{self.address}/24", "dev", CARD)
         _ip("-n", self.name, "link", "set", CARD, "up")
@@ -99,11 +102,45 @@ class Host:
         self.is_cut = False
 
     def impair(self, delay_ms: float = 0.0, loss_percent: float = 0.0) -> None:
-        """Delay what this host sends, and lose some of it; without arguments as good as new."""
-        subprocess.run(["tc", "-n", self.name, "qdisc", "del", "dev", CARD, "root"], capture_output=True, check=False)
+        """Delay what this host sends and gets, and lose some of it; without arguments as good as new."""
+        self._end_relay()
         if delay_ms or loss_percent:
-            netem = ["delay", f"{delay_ms}ms", "loss", f"{loss_percent}%"]
-            _checked(["tc", "-n", self.name, "qdisc", "add", "dev", CARD, "root", "netem", *netem])
+            self._begin_relay(f"--delay-ms={delay_ms}", f"--loss-percent={loss_percent}", f"--seed={self.number}")
+
+    def _begin_relay(self, *options: str) -> None:
+        """Put a relay between the host's link and the bridge: link, inner bridge, TAP, relay, TAP as the new port."""
+        _ip("netns", "add", self._wire)
+        argv = ["ip", "netns", "exec", self._wire, sys.executable, "-I", RELAY, INNER_TAP, self._link, *options]
+        self._relay = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert self._relay.stdout is not None
+        assert self._relay.stdout.readline() == "up\n", f"no relay for {self.name}"
+        _ip("-n", self._wire, "link", "add", INNER_BRIDGE, "type", "bridge")
+        _ip("link", "set", self._link, "nomaster")
+        _ip("link", "set", self._link, "netns", self._wire, "name", INNER_LINK)
+        _ip("-n", self._wire, "link", "set", self._link, "netns", str(os.getpid()))  # whose namespace the bridge is in
+        for name in (INNER_LINK, INNER_TAP):
+            _ip("-n", self._wire, "link", "set", name, "txqueuelen", QUEUE, "master", INNER_BRIDGE, "up")
+        _ip("-n", self._wire, "link", "set", INNER_BRIDGE, "up")
+        _ip("link", "set", self._link, "txqueuelen", QUEUE)
+        self._plug_in()
+
+    def _end_relay(self) -> None:
+        if self._relay is None:
+            return
+        self.end_relay_process()
+        _ip("-n", self._wire, "link", "set", INNER_LINK, "netns", str(os.getpid()), "name", self._link)
+        _ip("netns", "delete", self._wire)
+        self._plug_in()
+
+    def end_relay_process(self) -> None:
+        """End it and nothing more, as where the links go with the lab; twice is fine."""
+        if self._relay is not None:
+            self._relay.kill()
+            self._relay.communicate()
+            self._relay = None
+
+    def _plug_in(self) -> None:
+        _ip("link", "set", self._link, "master", self._bridge, "down" if self.is_cut else "up")
 
 
 class Lab:
@@ -140,6 +177,8 @@ class Lab:
     def close(self) -> None:
         """End every process in the lab and remove it; twice is fine."""
         clean(self.number)
+        for host in self.hosts:
+            host.end_relay_process()
         if self._watcher.stdin is not None:
             self._watcher.stdin.close()
         self._watcher.wait(END_TIMEOUT_S)
