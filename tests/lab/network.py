@@ -73,6 +73,9 @@ class Host:
         _ip("-n", self.name, "link", "set", CARD, "up")
         # So that asking which address leads outside, as libraries do, has an answer.
         _ip("-n", self.name, "route", "add", "default", "dev", CARD)
+        # What most machines have and not this kernel's choice, such as bbr, which hardly heeds lost packets.
+        network = f"{self.address.rpartition('.')[0]}.0/24"
+        _try("-n", self.name, "route", "replace", network, "dev", CARD, "src", self.address, "congctl", "cubic")
 
     def argv(self, argv: Sequence[str]) -> list[str]:
         """The command that runs ``argv`` on this host."""
@@ -192,6 +195,8 @@ def clean(lab: int) -> None:
             _try("netns", "delete", name)
     for directory in Path("/tmp").glob(f"{PREFIX}{lab}-*"):
         shutil.rmtree(directory, ignore_errors=True)
+    for link in Path("/sys/class/net").glob(f"{PREFIX}{lab}v*"):
+        _try("link", "delete", link.name)  # goes with its namespace, but the kernel takes its time for that
     _try("link", "delete", f"{PREFIX}{lab}")
 
 

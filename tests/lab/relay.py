@@ -1,4 +1,4 @@
-"""A bad wire: passes frames between two TAPs, each after a delay, and loses some. Run as a script, in its own namespace.
+"""A bad wire: passes frames between two TAPs, each after a delay, and loses some. Run as a script, in its namespace.
 
 In user space, since netem is a module that small kernels come without: one way that works everywhere, where two would
 have to be tried. TAPs, since the kernel hands them frames of the wire's size with whole checksums, whatever the cards

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-HEADINGS = ("whom", "what", "noticed", "stopped itself", "stood still", "all well after", "lost")
+HEADINGS = ("whom", "what", "noticed", "stopped itself", "stood still", "all well after", "a step takes", "lost")
 
 
 @dataclass
@@ -20,12 +20,16 @@ class Row:
     """The longest time between two committed steps."""
     well_after_s: float | None = None
     """From when the host was back."""
+    step_s: float | None = None
+    """The median."""
     lost: str = "nothing"
 
     def cells(self) -> tuple[str, ...]:
         """In the order of the headings."""
         times_s = (self.noticed_after_s, self.fenced_after_s, self.stood_still_s, self.well_after_s)
-        return (self.whom, self.what, *("-" if one is None else f"{one:.1f} s" for one in times_s), self.lost)
+        texts = ("-" if one is None else f"{one:.1f} s" for one in times_s)
+        step = "-" if self.step_s is None else f"{self.step_s:.2f} s"
+        return (self.whom, self.what, *texts, step, self.lost)
 
 
 def show(title: str, rows: list[Row]) -> None:

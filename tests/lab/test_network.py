@@ -155,7 +155,7 @@ def test_a_bad_link_carries_a_transfer(pair: network.Lab) -> None:
             rates[name] = float(process.stdout.readline())
     pair.heal()
     print("".join(f"\n{name}: {rate:.1f} MB/s" for name, rate in rates.items()))
-    assert min(rates.values()) > 0.1
+    assert min(rates.values()) > 0.01
 
 
 def test_a_killed_host_has_no_process_left(pair: network.Lab, server: network.Host) -> None:
