@@ -39,6 +39,11 @@ class Recovery:
 
     def regroup(self, cause: str, dead: Iterable[str]) -> None:
         """Form the trainer group anew of the ranks that live; those in ``dead`` are ended first."""
+        # This may take longer than `supervision.fence_s`, and nobody else asks after the others meanwhile.
+        with self._crew.kept_awake([p.name for p in self._plan().processes if p.kind != "controller"]):
+            self._regroup_of_the_living(cause, dead)
+
+    def _regroup_of_the_living(self, cause: str, dead: Iterable[str]) -> None:
         began_s = time.monotonic()
         dead = list(dict.fromkeys([*dead, *self._trainers.abandon(dead)]))
         self._board.say(f"forming the trainer group anew: {cause}")

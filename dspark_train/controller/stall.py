@@ -8,10 +8,16 @@ from statistics import median
 from typing import Any
 
 from dspark_train.schedule.messages import LedgerView
+from dspark_train.topology.schema import Topology
 
 NUM_REMEMBERED = 20
 TIMES_MEDIAN = 20.0
 """So many times as long as a unit usually takes is a stall."""
+
+
+def least_s(topology: Topology) -> float:
+    """No shorter stand-still is a stall: a collective may take its time, and a step may be held up on purpose."""
+    return max(topology.supervision.silence_s, topology.trainers.group_timeout_s) + topology.trainers.min_step_s
 
 
 class StallWatch:

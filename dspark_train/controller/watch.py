@@ -17,7 +17,7 @@ from dspark_train.controller.hearing import Hearing, Status
 from dspark_train.controller.recovery import Recovery
 from dspark_train.controller.scaling import Scaling
 from dspark_train.controller.show import Show
-from dspark_train.controller.stall import StallWatch
+from dspark_train.controller.stall import StallWatch, least_s
 from dspark_train.controller.trainer_pool import TrainerPool
 from dspark_train.errors import DSparkError, PeerError, PeerLost, StartError
 from dspark_train.schedule.messages import LedgerView
@@ -49,8 +49,7 @@ class Watch:
         supervision = context.topology.supervision
         self._hearing = Hearing(supervision.silence_s)
         self._show = Show(context.board, context.roster, context.plan)
-        # A step that is held up on purpose stands still for no other reason.
-        self._stall = StallWatch(supervision.silence_s + context.topology.trainers.min_step_s)
+        self._stall = StallWatch(least_s(context.topology))
         self._regroups: Counter[int] = Counter()
         self._total_losses: Counter[int] = Counter()
         self._broken_since_s: float | None = None

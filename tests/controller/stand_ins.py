@@ -92,6 +92,8 @@ class Rank(StandIn):
 
     def join(self, spec):
         self.note(f"join {spec.rank}/{spec.world_size} at {spec.first_unit} from {spec.resume_step}")
+        while (self.root / "slow-join").exists():
+            time.sleep(0.01)
         self.generation = spec.generation
         return {"resumed_step": spec.resume_step or 0}
 

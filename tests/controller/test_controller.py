@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from dspark_train.controller import crew
 from dspark_train.report import state_file
 from dspark_train.report.state import exit_code
 from dspark_train.trainer import checkpoint_files
@@ -93,6 +94,20 @@ def test_a_dead_rank_is_left_out_at_once_and_replaced_at_a_boundary(run):
     run.until(lambda: run.state.pools["trainers"].ready == 2)
     assert run.state.faults == []
     assert run.state.generation == 3
+
+
+def test_the_others_are_asked_after_while_a_group_takes_long_to_form(run, monkeypatch):
+    monkeypatch.setattr(crew, "AWAKE_S", 0.01)
+    run.launch()
+    run.wait("running")
+    (run.layout.root / "slow-join").touch()
+    run.cluster.kill("rank-0")
+    run.until(lambda: run.calls[-1] == "rank-1 join 0/1 at 5 from None")
+    asked, call = [], run.cluster.call
+    monkeypatch.setattr(run.cluster, "call", lambda name, *args, **kw: asked.append(name) or call(name, *args, **kw))
+    run.until(lambda: {"engine-1.0", "ledger", "master", "rank-1"} <= set(asked))
+    (run.layout.root / "slow-join").unlink()
+    run.until(lambda: run.kinds.count("group.formed") == 3)
 
 
 def test_a_dead_engine_gives_its_leases_back_and_is_replaced(run):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dspark_train.controller.restarts import RestartRule, Restarts
-from dspark_train.controller.stall import StallWatch
+from dspark_train.controller.stall import StallWatch, least_s
 from dspark_train.controller.survivors import Halted, Source, choose
 from dspark_train.controller.targets import target
 from dspark_train.errors import TopologyError, UsageError
@@ -144,6 +144,12 @@ def test_a_unit_whose_samples_are_all_there_and_that_does_not_end_is_a_stall():
     assert watch.look(0, view(3, whole=True), {}) == ""
     assert watch.look(10, view(3, whole=True), {}) == ""
     assert "unit 3 has not ended 11 s" in watch.look(11, view(3, whole=True), {})
+
+
+def test_a_collective_gets_its_time_before_it_is_a_stall():
+    overrides = ("supervision.silence_s=10", "trainers.group_timeout_s=60", "trainers.min_step_s=5")
+    assert least_s(quickstart(*overrides).topology) == 65
+    assert least_s(quickstart("supervision.silence_s=90", *overrides[1:]).topology) == 95
 
 
 def test_waiting_for_samples_or_for_the_ledger_is_no_stall():
