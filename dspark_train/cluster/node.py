@@ -157,10 +157,11 @@ def stop(pid_file: Path) -> None:
         pid_file.unlink(missing_ok=True)  # it was killed, and Ray with it
         return
     process.terminate()
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except psutil.TimeoutExpired:
-        raise ClusterError(f"the node of {pid_file} (process {process.pid}) is still there") from None
+    deadline_s = time.monotonic() + STOP_TIMEOUT_S
+    while is_alive(process.pid):  # psutil's own wait takes one that nobody has reaped yet for alive
+        if time.monotonic() > deadline_s:
+            raise ClusterError(f"the node of {pid_file} (process {process.pid}) is still there")
+        time.sleep(POLL_S)
 
 
 def _end(ray: subprocess.Popen[bytes]) -> None:

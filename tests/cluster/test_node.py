@@ -86,8 +86,6 @@ def run(*argv: str, env: dict[str, str]) -> str:
 
 
 @pytest.mark.real
-@pytest.mark.faults
-@pytest.mark.trial
 @pytest.mark.timeout(900)
 def test_two_nodes_join_are_looked_at_and_end_with_all_that_came_of_them(
     cluster: tuple[str, dict[str, str], Path],

@@ -17,7 +17,7 @@ from tests.lab.network import Lab, missing
 from tests.lab.ray_nodes import RayNodes
 from tests.lab.table import Row, show
 
-pytestmark = [pytest.mark.lab, pytest.mark.trial, pytest.mark.lab_long, pytest.mark.real, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.lab, pytest.mark.lab_long, pytest.mark.real, pytest.mark.timeout(1800)]
 
 SAME_BYTES = 1e-6
 WITHIN_S = 300.0

@@ -14,7 +14,7 @@ from tests.lab.network import Host
 from tests.lab.table import Row, show
 from tests.lab.topologies import SINGLE_NODE_ENGINES
 
-pytestmark = [pytest.mark.lab, pytest.mark.lab_long, pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.real, pytest.mark.timeout(900)]
 
 SAME_BYTES = 1e-6
 START_TIMEOUT_S = 300.0
