@@ -211,7 +211,7 @@ class UnitRunner:
         return slot
 
     def _agree(self, unit: Unit, source: Source) -> None:
-        self._timed(self._settle)
+        self._settle()  # no wait for samples: more engines would not shorten it
         if not self._timed(lambda: self._group.agree(lambda: source.ended(unit.index) is not None)):
             reply = source.ended(unit.index)
             assert reply is not None
