@@ -50,9 +50,11 @@ class Outbox:
         self._changed()
 
     def lost(self, key: str, reason: str, held_s: float = 0.0) -> None:
-        """The sample is not to be had under this key. held_s: how long to keep that from the ledger."""
+        """The sample is not to be had under this key. held_s: where its segment takes nothing, for how long to keep
+        that from the ledger.
+        """
         if held_s:
-            self._held.append((self._clock() + held_s, Lost(key, reason)))
+            self._held.append((self._clock() + held_s, Lost(key, reason, is_unreachable=True)))
         else:
             self._lost.append(Lost(key, reason))
             self._changed()

@@ -226,10 +226,13 @@ class Flow:
         self.backlog.free(slot)
         self.leases.forget(slot)
 
-    def interrupt(self, slot: Slot, now_s: float) -> None:
-        """The engine of a leased sample is gone, or was not heard of: no attempt is burnt."""
+    def interrupt(self, slot: Slot, now_s: float, reason: str = "") -> None:
+        """A leased sample came to nothing, and not by its own fault: no attempt is burnt.
+
+        reason: why, where it is not that its engine is gone, or was not heard of.
+        """
         slot.num_interruptions += 1
-        self._return(slot, now_s, f"{slot.num_interruptions} engines died or fell silent with it")
+        self._return(slot, now_s, reason or f"{slot.num_interruptions} engines died or fell silent with it")
 
     def give_up(self, slot: Slot, now_s: float, reason: str) -> None:
         """An attempt at a leased, ready or taken sample failed: it goes back to planned, or is failed for good."""

@@ -147,6 +147,8 @@ class Ledger:
             slot = self._flow.leases.slot(gone.key)
             if slot is None:
                 late.append(gone.key)
+            elif slot.state is not State.TAKEN and gone.is_unreachable:
+                self._flow.interrupt(slot, now_s, f"{engine}: {gone.reason}")
             elif slot.state is not State.TAKEN:
                 self._flow.give_up(slot, now_s, f"{engine}: {gone.reason}")
         return late + self.pop_unwanted(now_s)

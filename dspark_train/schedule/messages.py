@@ -44,12 +44,14 @@ class Ready:
 class Lost:
     """A leased or ready sample is not to be had; it goes back to planned.
 
-    is_wrong: it was read, and is not what the engine should have put.
+    is_wrong: it was read, and is not what the engine should have put. is_unreachable: it was made, and the segment that
+    it was for takes nothing: that burns no attempt.
     """
 
     key: str
     reason: str
     is_wrong: bool = False
+    is_unreachable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

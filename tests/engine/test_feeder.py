@@ -367,7 +367,7 @@ def test_a_sample_whose_segment_takes_nothing_is_reported_after_a_while_or_when_
         await line.until(lambda: line.feeder.num_lost == 4 and len(line.ledger.ready) == 4)
         assert not line.ledger.lost
         assert await line.feeder.drain()
-        assert len(line.ledger.lost) == 4
+        assert [lost.is_unreachable for lost in line.ledger.lost] == [True] * 4
 
     run(unreachable)
     monkeypatch.setattr(arrivals_module, "SHUN_S", 0.2)

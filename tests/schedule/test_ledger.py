@@ -277,6 +277,16 @@ def test_dead_engines_burn_no_attempt_but_not_for_ever():
     assert "8 engines died or fell silent with it" in made.pop_failures()[0].reason
 
 
+def test_a_segment_that_takes_nothing_burns_no_attempt_but_not_for_ever():
+    made = ledger(max_attempts=2)
+    for _ in range(8):
+        assert made.view().failed == 0
+        (lease,) = made.lease("e", 1, 10, 0)
+        made.report("e", [], [Lost(lease.key, "segment s took nothing", is_unreachable=True)], 0)
+    assert made.view().failed == 1
+    assert "segment s took nothing" in made.pop_failures()[0].reason
+
+
 def test_a_lease_that_runs_out_burns_an_attempt_only_if_its_engine_lives():
     made = ledger(max_attempts=1)
     (silent,) = made.lease("silent", 1, 10, 0)
