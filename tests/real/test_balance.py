@@ -92,6 +92,7 @@ def test_pools_follow_what_is_slow_and_every_step_is_that_of_a_run_left_alone(li
     steps = line.steps(run)
     assert {step["num_ranks"] for step in steps} == {1, 2}
     if where := os.environ.get(PICTURES):
+        assert line.run("report", run).returncode == 0
         shutil.copyfile(line.root / "runs" / run / "report.png", Path(where) / "balance-real.png")
 
     assert line.launch("alone", options=("--detach",)).returncode == 0
