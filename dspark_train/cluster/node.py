@@ -36,6 +36,8 @@ STOP_TIMEOUT_S = RAY_GRACE_S + END_TIMEOUT_S + 15.0
 RAY_ENV = {
     # At SIGTERM Ray would wait half a minute for work that the launcher has stopped already.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    # What a local Ray is kept to one node with, where this was started from a process that has one.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
 }
 
 
