@@ -112,6 +112,7 @@ def test_the_others_are_asked_after_while_a_group_takes_long_to_form(run, monkey
     (run.layout.root / "slow-join").touch()
     run.cluster.kill("rank-0")
     run.until(lambda: {"engine-1.0", "ledger", "master", "rank-1"} <= asked)
+    assert run.kinds.count("group.formed") == 1
     (run.layout.root / "slow-join").unlink()
     run.until(lambda: run.kinds.count("group.formed") == 3)
 

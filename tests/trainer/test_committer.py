@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -41,10 +40,11 @@ def test_what_a_commit_raises_is_raised_where_it_is_settled_once():
 
 
 def test_closing_waits_for_a_commit_that_nobody_settles():
-    committer, ended = Committer(), []
-    committer.begin(lambda: (time.sleep(0.05), ended.append(1)))
+    committer, answer, ended = Committer(), threading.Event(), []
+    committer.begin(lambda: ended.append(answer.wait(LIMIT_S)))
+    threading.Timer(0.05, answer.set).start()
     committer.close()
-    assert ended == [1]
+    assert ended == [True]
 
 
 def test_two_units_are_never_open_at_once():
