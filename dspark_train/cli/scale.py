@@ -27,6 +27,12 @@ def command(
     run: Annotated[str | None, typer.Argument(help="Name or directory of the run; the newest if left out.")] = None,
     inference: Annotated[str | None, typer.Option(help="Engines: +1, -1, or how many there shall be.")] = None,
     trainers: Annotated[str | None, typer.Option(help="Ranks: +2, -1, or how many there shall be.")] = None,
+    drain: Annotated[
+        list[str] | None, typer.Option(metavar="NODE", help="Leave a node (address, Ray id); may be repeated.")
+    ] = None,
+    undrain: Annotated[
+        list[str] | None, typer.Option(metavar="NODE", help="A drained node may be used again; may be repeated.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would start and stop; change nothing.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Return when it is done, or rolled back.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -36,15 +42,17 @@ def command(
     Example: dspark-train scale --inference +1 --wait
 
     Engines come and go without a pause. Ranks change at a step boundary. The pools stay as they are set until
-    `dspark-train rebalance auto`.
+    `dspark-train rebalance auto`. A drained node is empty of the run once the order is done: what was on it is up on
+    other nodes before it goes, where there is room; with a smaller pool, those on the node are the ones that go.
     """
-    if inference is None and trainers is None:
-        raise UsageError("nothing to scale: give --inference or --trainers, such as --inference +1")
+    if inference is None and trainers is None and not drain and not undrain:
+        raise UsageError("nothing to scale: give --inference, --trainers or --drain, such as --inference +1")
     layout = find_run(run)
     state = state_file.current(layout)
     if state is None or state.is_terminal:
         raise UsageError(f"run {layout.name} is not running" + (f": it is {state.state}" if state else ""))
     body: dict[str, object] = {"inference": inference, "trainers": trainers, "dry_run": dry_run}
+    body |= {"drain": drain or [], "undrain": undrain or []}
     made = _order(layout, state.controller.url, body)
     if wait and not dry_run and made["state"] == "running":
         if not json:
@@ -93,6 +101,7 @@ def _wait(layout: RunLayout, ident: str) -> dict[str, Any]:
 
 def _print(made: dict[str, Any], dry_run: bool) -> None:
     changes = [f"{pool} {made['num_from'][pool]} -> {num}" for pool, num in made["num_to"].items()]
+    changes += [f"away from {address}" for address in made["drains"].values()] or ["nodes opened"] * (not changes)
     print(
         f"{'would do' if dry_run else made['id']}: {', '.join(changes)}"
         + (f" ({made['reason']})" * bool(made["reason"]))

@@ -42,7 +42,7 @@ class FakeClock:
 
 
 class FakeCluster:
-    """See `protocol.Cluster`. Faults: `crash`, `hang`, `heal`, `lose_node`, `cut_node`."""
+    """See `protocol.Cluster`. Faults: `crash`, `hang`, `heal`, `lose_node`, `cut_node`, `drain_node`."""
 
     def __init__(self, nodes: Sequence[NodeInfo] = (LOCAL,), clock: FakeClock | None = None) -> None:
         self.clock = clock or FakeClock()
@@ -149,6 +149,11 @@ class FakeCluster:
         """Mend its link: members that are still known answer again."""
         self._cut.discard(node_id)
         self._hung -= {name for name, member in self._members.items() if member.node_id == node_id}
+
+    def drain_node(self, node_id: str, leaves_at_s: float = 0.0) -> None:
+        """Let somebody ask the cluster to drain a node: members on it run on."""
+        with self._lock:
+            self._nodes[node_id] = replace(self._nodes[node_id], is_leaving=True, leaves_at_s=leaves_at_s)
 
     def join_node(self, node: NodeInfo) -> None:
         """Let a node join, or come back under a new id."""

@@ -65,7 +65,8 @@ class RayCluster:
     # -- nodes and members ---------------------------------------------------------------------------------------
 
     def nodes(self) -> list[NodeInfo]:
-        return [_node_info(node) for node in self._ask(ray.nodes)]
+        leaving = self._ask(_leaving_nodes)
+        return [_node_info(node, leaving) for node in self._ask(ray.nodes)]
 
     def reaches(self, node: NodeInfo) -> bool:
         try:
@@ -268,7 +269,16 @@ def _options(spec: MemberSpec, namespace: str) -> dict[str, Any]:
     return options
 
 
-def _node_info(node: Mapping[str, Any]) -> NodeInfo:
+def _leaving_nodes() -> dict[str, int]:
+    """Node id -> when it may go (Unix milliseconds, 0 for unknown), as `ray drain-node` and the autoscaler say.
+
+    Ray has no public call for it; its own training library uses this one.
+    """
+    leaving: dict[str, int] = ray._private.state.state.get_draining_nodes()
+    return leaving
+
+
+def _node_info(node: Mapping[str, Any], leaving: Mapping[str, int]) -> NodeInfo:
     resources = node.get("Resources", {})
     return NodeInfo(
         id=node["NodeID"],
@@ -279,4 +289,6 @@ def _node_info(node: Mapping[str, Any]) -> NodeInfo:
         alive=bool(node["Alive"]),
         port=int(node.get("NodeManagerPort", 0)),
         is_head=HEAD_RESOURCE in resources,
+        is_leaving=node["NodeID"] in leaving,
+        leaves_at_s=leaving.get(node["NodeID"], 0) / 1000,
     )

@@ -19,7 +19,8 @@ class NodeInfo:
 
     address: reachable from the other nodes (127.0.0.1 on a local one). alive: as the cluster believes, which may notice
     a cut link only after a minute. port: at which the cluster's own process there listens, 0 where there is none.
-    is_head: with it the cluster itself would be lost.
+    is_head: with it the cluster itself would be lost. is_leaving: somebody has asked the cluster to drain it; it may go
+    at leaves_at_s (Unix seconds; 0 where nobody said when).
     """
 
     id: str
@@ -30,6 +31,8 @@ class NodeInfo:
     alive: bool = True
     port: int = 0
     is_head: bool = False
+    is_leaving: bool = False
+    leaves_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

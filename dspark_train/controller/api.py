@@ -9,7 +9,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -68,7 +68,9 @@ class Run(Protocol):
 
     def order_stop(self, now: bool) -> None: ...
 
-    def scale(self, orders: Mapping[Pool, str], dry_run: bool) -> dict[str, Any]: ...
+    def scale(
+        self, orders: Mapping[Pool, str], dry_run: bool, drain: Sequence[str], undrain: Sequence[str]
+    ) -> dict[str, Any]: ...
 
     def rebalance(self, mode: Literal["auto", "advise", "off"]) -> None: ...
 
@@ -209,7 +211,8 @@ def _add_orders(app: FastAPI, run: Run) -> None:
         """Begin a transaction, or say what it would do."""
         pools: dict[Pool, str | None] = {"inference": order.inference, "trainers": order.trainers}
         with _refusing():
-            made = run.scale({pool: text for pool, text in pools.items() if text is not None}, order.dry_run)
+            orders = {pool: text for pool, text in pools.items() if text is not None}
+            made = run.scale(orders, order.dry_run, order.drain, order.undrain)
         return ScaleAnswer.model_validate(made)
 
 

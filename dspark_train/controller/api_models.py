@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,10 +20,15 @@ class StopOrder(Order):
 
 
 class ScaleOrder(Order):
-    """Numbers of members as the command line takes them: "+1", "-1" or "3"; None leaves a pool as it is."""
+    """Numbers of members as the command line takes them: "+1", "-1" or "3"; None leaves a pool as it is.
+
+    drain: nodes to leave, by address, id or planned name; undrain: nodes that may be used again.
+    """
 
     inference: str | None = Field(default=None, max_length=8)
     trainers: str | None = Field(default=None, max_length=8)
+    drain: list[Annotated[str, Field(max_length=256)]] = Field(default_factory=list, max_length=256)
+    undrain: list[Annotated[str, Field(max_length=256)]] = Field(default_factory=list, max_length=256)
     dry_run: bool = False
 
 
@@ -61,6 +66,9 @@ class ScaleAnswer(BaseModel):
     state: str
     phase: str
     reason: str
+    drains: dict[str, str]
+    retires: list[str]
+    moves: list[str]
     started_at: str
     ended_at: str
     pause_s: float | None

@@ -75,7 +75,7 @@ def rebind(
 def fits(planned: PlannedNode, real: NodeInfo) -> bool:
     """Whether a real node can be this planned one."""
     role = real.labels.get(ROLE_LABEL)
-    return real.num_gpus >= planned.num_gpus and role in (None, planned.role)
+    return real.num_gpus >= planned.num_gpus and role in (None, planned.role) and not real.is_leaving
 
 
 def fill(
@@ -167,4 +167,4 @@ def _missing(
 def _described(node: NodeInfo) -> str:
     """Address, GPUs, and the labels that matter here."""
     labels = [node.labels[label] for label in (ROLE_LABEL, DOMAIN_LABEL) if label in node.labels]
-    return f"{node.address} ({', '.join([f'{node.num_gpus:g} GPUs', *labels])})"
+    return f"{node.address} ({', '.join([f'{node.num_gpus:g} GPUs', *labels, *['being drained'] * node.is_leaving])})"

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,12 +99,15 @@ class Controller:
         if self._context is not None:
             self._context.save()
 
-    def scale(self, orders: Mapping[Pool, str], dry_run: bool) -> dict[str, Any]:
+    def scale(
+        self, orders: Mapping[Pool, str], dry_run: bool, drain: Sequence[str] = (), undrain: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """See `Scaling.order`. Raises UsageError while the run is not under way."""
         watch = self._watch
         if watch is None or self._board.state.state != "running":
             raise StartError(f"run {self._layout.name} is {self._board.state.state}: only a running run can be scaled")
-        return watch.scaling.order(orders, dry_run=dry_run, last_pause_s=watch.trainers.last_pause_s)
+        pause_s = watch.trainers.last_pause_s
+        return watch.scaling.order(orders, drain=drain, undrain=undrain, dry_run=dry_run, last_pause_s=pause_s)
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
@@ -206,6 +209,9 @@ class Controller:
             states = {str(status.get("state")) for status in ranks.values()}
             if self._stop_order is None and (why := self._plateau.look(view.last_validation)):
                 self._board.event("run.plateau", "controller", f"training ends early: {why}")
+                self.order_stop(now=False)
+            if self._stop_order is None and (why := self._watch.drains.lost_ground):
+                self._board.event("run.loses_ground", "controller", f"stopping with a checkpoint: {why}")
                 self.order_stop(now=False)
             if self._stop_order is not None and not stopping:
                 stopping = True

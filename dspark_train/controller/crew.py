@@ -64,9 +64,13 @@ class Crew:
         """Planned node -> address."""
         return {name: node.address for name, node in self.nodes.items()}
 
+    def cluster_nodes(self) -> list[NodeInfo]:
+        """All nodes of the cluster, dead ones included. Raises ClusterError."""
+        return self._cluster.nodes()
+
     def usable_nodes(self) -> list[NodeInfo]:
-        """The cluster's nodes that answer from here now. Raises ClusterError."""
-        living = [node for node in self._cluster.nodes() if node.alive]
+        """The cluster's nodes that answer from here now, and are to stay. Raises ClusterError."""
+        living = [node for node in self._cluster.nodes() if node.alive and not node.is_leaving]
         if not living:
             return []
         with ThreadPoolExecutor(max_workers=len(living), thread_name_prefix="reach") as pool:

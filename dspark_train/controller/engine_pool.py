@@ -1,7 +1,7 @@
 """The engines of a run while it goes on: replaced when they die, added and drained as the wanted number changes.
 
 Ticked by the controller's thread alone; whatever takes time runs in the crew's threads and is looked at in later ticks.
-Engines are numbered from 1; those numbered up to the wanted number are to run.
+Engines are numbered from 1; the first so many whose node was not drained are to run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dspark_train.controller.hearing import Status
 from dspark_train.controller.places import RETRY_S
 from dspark_train.controller.starts import SPARE_S
 from dspark_train.errors import DSparkError, NoNode
-from dspark_train.plan.growth import engine_group
+from dspark_train.plan.growth import engine_group, number_of
 from dspark_train.plan.spec import ProcessSpec
 
 LIES = "lies:"
@@ -60,7 +60,7 @@ class EnginePool:
 
     def take_over(self, names: list[str]) -> None:
         """These processes run and are fed: the start-up, or an earlier life of the controller, saw to it."""
-        for number in sorted({_number(name) for name in names}):
+        for number in sorted({number_of(name) for name in names}):
             self._engines[number] = _Engine(number, engine_group(self._plan(), number), "ready")
 
     def processes(self) -> list[str]:
@@ -85,33 +85,53 @@ class EnginePool:
 
     def is_settled(self, num_wanted: int) -> bool:
         """Whether exactly the wanted engines are there and ready."""
-        ready = {engine.number for engine in self._engines.values() if engine.phase == "ready"}
-        return ready == set(range(1, num_wanted + 1)) and len(self._engines) == num_wanted
+        is_whole = self._are_ready(num_wanted) and len(self._engines) == num_wanted
+        return is_whole and not any(map(self._is_to_move, self._engines.values()))
 
     # -- acting ----------------------------------------------------------------------------------------------------
 
     def tick(self, now_s: float, num_wanted: int, seen: Mapping[str, Status], wrong_by: Mapping[str, int]) -> None:
         """One round: end what failed, start what lacks, drain what is too many."""
-        self._forget(num_wanted)
+        wanted = self._wanted(num_wanted)
+        self._forget(wanted)
+        are_ready = self._are_ready(num_wanted)
         for engine in list(self._engines.values()):
             if engine.job is not None and engine.job.done():
                 self._settle(engine, now_s)
             elif engine.phase == "ready" and (cause := _fault(engine, seen, wrong_by)):
                 self._lose(engine, now_s, cause)
-            elif engine.number > num_wanted and engine.phase == "ready":
+            elif engine.phase == "ready" and self._must_go(engine, wanted, are_ready):
                 self._drain(engine)
-        for number in range(1, num_wanted + 1):
+        for number in wanted:
             if number not in self._engines and self._next_at_s(f"engine-{number}") <= now_s:
                 self._begin(number, now_s)
+
+    def _wanted(self, num: int) -> list[int]:
+        """The engines that are to run, by number."""
+        return [number_of(name) for name in self._roster.names("engine", num)]
+
+    def _are_ready(self, num_wanted: int) -> bool:
+        ready = {engine.number for engine in self._engines.values() if engine.phase == "ready"}
+        return ready >= set(self._wanted(num_wanted))
+
+    def _is_to_move(self, engine: _Engine) -> bool:
+        """Whether it ends only to be made anew on other nodes."""
+        return self._places.is_drained(engine.processes)
+
+    def _must_go(self, engine: _Engine, wanted: list[int], are_ready: bool) -> bool:
+        """Whether it ends now. One whose node is drained stays until all others are ready, where it can."""
+        if engine.number in wanted:
+            return self._is_to_move(engine)
+        return are_ready or f"engine-{engine.number}" not in self._roster.retired
 
     def _next_at_s(self, name: str) -> float:
         """When the next start may be."""
         return max(self._restarts.next_at_s(name), self._waits_until_s.get(name, float("-inf")))
 
-    def _forget(self, num_wanted: int) -> None:
+    def _forget(self, wanted: list[int]) -> None:
         """What befell engines that are not wanted any more is no fault of the run."""
         for name in self._board.ailing("engine-"):
-            if int(name.removeprefix("engine-")) > num_wanted:
+            if number_of(name) not in wanted:
                 self._waits_until_s.pop(name, None)
                 self.failed_starts.pop(name, None)
                 self._restarts.forgive(name)
@@ -124,7 +144,7 @@ class EnginePool:
 
     def _start(self, group: list[ProcessSpec], segment: str) -> None:
         self._places.settle(group)
-        name = f"engine-{_number(group[0].name)}"
+        name = f"engine-{number_of(group[0].name)}"
         self._board.event("engine.starting", group[0].name, f"{name} starts on {_nodes(group)}")
         self._starts.feeding_engine(group, segment)
 
@@ -188,8 +208,8 @@ class EnginePool:
 
     def forgive(self, num_wanted: int) -> None:
         """Start again those that were given up: somebody asks for them anew."""
-        for number in range(1, num_wanted + 1):
-            self._restarts.forgive(f"engine-{number}")
+        for name in self._roster.names("engine", num_wanted):
+            self._restarts.forgive(name)
 
 
 def _fault(engine: _Engine, seen: Mapping[str, Status], wrong_by: Mapping[str, int]) -> str:
@@ -202,10 +222,6 @@ def _fault(engine: _Engine, seen: Mapping[str, Status], wrong_by: Mapping[str, i
     if num_wrong >= MAX_WRONG_IN_A_ROW:
         return f"it {LIES} {num_wrong} of its samples in a row were found wrong"
     return ""
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix("engine-").partition(".")[0])
 
 
 def _nodes(group: list[ProcessSpec]) -> str:

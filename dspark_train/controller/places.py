@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
+from dspark_train.cluster.protocol import NodeInfo
 from dspark_train.controller.binding import rebind
 from dspark_train.controller.board import Board
 from dspark_train.controller.crew import Crew
-from dspark_train.controller.joining import Bound, with_joined
 from dspark_train.controller.roster import Roster
 from dspark_train.plan.growth import engine_of
 from dspark_train.plan.spec import Plan, ProcessSpec
-from dspark_train.topology.schema import Topology
 
 RETRY_S = 5.0
 """How often what has no node looks for one."""
@@ -40,7 +39,7 @@ class Places:
         wanted = {spec.node for spec in specs}
         with self._lock:
             before = self._crew.nodes
-            usable = self._crew.usable_nodes()
+            usable = self.usable()
             after = rebind(self._plan().nodes, before, usable, wanted, self._in_use())
             moved = [name for name in after if name not in before or after[name].id != before[name].id]
             self._crew.nodes = after
@@ -51,11 +50,29 @@ class Places:
             was = before[name].address if name in before else "no node"
             self._board.event("node.replaced", "controller", f"{name} is {after[name].address} now, it was {was}")
 
-    def with_joined(self, plan: Plan, topology: Topology, num_more: Mapping[str, int]) -> tuple[Plan, Bound]:
-        """See `joining.with_joined`. Changes nothing; `adopt` does. Raises ClusterError."""
-        return with_joined(plan, topology, self._crew.nodes, self._crew.usable_nodes(), num_more)
+    @property
+    def bound(self) -> dict[str, NodeInfo]:
+        """What each planned node is now."""
+        return dict(self._crew.nodes)
 
-    def adopt(self, bound: Bound) -> None:
+    def usable(self) -> list[NodeInfo]:
+        """Nodes on which something may start. Raises ClusterError."""
+        return [node for node in self.answering() if node.id not in self._roster.drained]
+
+    def answering(self) -> list[NodeInfo]:
+        """Nodes that answer, and that the cluster itself means to keep. Raises ClusterError."""
+        return self._crew.usable_nodes()
+
+    def in_cluster(self) -> list[NodeInfo]:
+        """All living nodes of the cluster. Raises ClusterError."""
+        return [node for node in self._crew.cluster_nodes() if node.alive]
+
+    def is_drained(self, specs: Iterable[ProcessSpec]) -> bool:
+        """Whether any of these processes is on a node that is being left."""
+        nodes = [self._crew.nodes.get(spec.node) for spec in specs]
+        return any(node is not None and node.id in self._roster.drained for node in nodes)
+
+    def adopt(self, bound: Mapping[str, NodeInfo]) -> None:
         """These are what the planned nodes are from now on."""
         with self._lock:
             joined = [name for name in bound if name not in self._crew.nodes]
@@ -66,8 +83,6 @@ class Places:
 
     def _in_use(self) -> set[str]:
         """The planned nodes of everything that is meant to run."""
-        num = self._roster.num_desired
-        names = {f"engine-{number}" for number in range(1, num["inference"] + 1)}
-        names |= {f"rank-{index}" for index in range(num["trainers"])} | {one.name for one in self._roster.group}
+        names = {*self._roster.names("engine"), *self._roster.names("rank"), *(one.name for one in self._roster.group)}
         names |= {"controller", "ledger", "master"}
         return {process.node for process in self._plan().processes if engine_of(process.name) in names}

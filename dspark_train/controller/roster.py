@@ -14,9 +14,11 @@ from typing import Literal
 from pydantic import BaseModel, Field, PrivateAttr
 
 from dspark_train.cluster.protocol import NodeInfo
+from dspark_train.plan.growth import Kind, member_names
 from dspark_train.schedule.messages import Member
 
 Pool = Literal["inference", "trainers"]
+POOLS: dict[Kind, Pool] = {"engine": "inference", "rank": "trainers"}
 
 
 class Transaction(BaseModel):
@@ -28,14 +30,21 @@ class Transaction(BaseModel):
     state: Literal["running", "done", "rolled back"] = "running"
     phase: str = ""
     reason: str = ""
+    drains: dict[str, str] = Field(default_factory=dict)
+    """Nodes that it leaves: id -> address."""
+    retires: list[str] = Field(default_factory=list)
+    """Members on them that do not come back: others, with names of their own, take their places."""
+    moves: list[str] = Field(default_factory=list)
+    """Engines on them that end first, and are made anew on other nodes, as their place needs what they hold."""
     started_at: str = ""
     ended_at: str = ""
     pause_s: float | None = None
     """How long training stood still for it; 0 where no rank came or went, None while unknown."""
 
     def text(self) -> str:
-        """The change in words: "inference 1 -> 2, trainers 2 -> 1"."""
-        return ", ".join(f"{pool} {self.num_from[pool]} -> {num}" for pool, num in self.num_to.items())
+        """The change in words: "inference 1 -> 2, trainers 2 -> 1, away from 10.0.0.4"."""
+        parts = [f"{pool} {self.num_from[pool]} -> {num}" for pool, num in self.num_to.items()]
+        return ", ".join(parts + [f"away from {address}" for address in self.drains.values()])
 
 
 class NodeRecord(BaseModel):
@@ -76,6 +85,10 @@ class Roster(BaseModel):
     """The group that is announced to take over."""
     ports: dict[str, int] = Field(default_factory=dict)
     nodes: dict[str, NodeRecord] = Field(default_factory=dict)
+    drained: dict[str, str] = Field(default_factory=dict)
+    """Nodes on which nothing is started any more: id -> address."""
+    retired: list[str] = Field(default_factory=list)
+    """Members whose node was drained: their names do not come back."""
     num_transactions: int = 0
     transaction: Transaction | None = None
     """The last one, ended or not."""
@@ -86,6 +99,11 @@ class Roster(BaseModel):
     def members(self) -> list[Member]:
         """The trainer group, in the order of its ranks."""
         return [Member(one.name, one.segment, one.capacity_bytes) for one in self.group]
+
+    def names(self, kind: Kind, num: int | None = None) -> list[str]:
+        """Who the wanted members of a pool are, or would be if there were ``num``."""
+        num_wanted = self.num_desired[POOLS[kind]] if num is None else num
+        return member_names(kind, num_wanted, self.retired)
 
     def set_group(self, generation: int, members: Sequence[Member]) -> None:
         """Note the trainer group; none is pending."""

@@ -6,24 +6,22 @@ One at a time. An order changes what is wanted; the pools close the gap tick by 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dspark_train.controller.board import now_text
 from dspark_train.controller.context import RunContext
+from dspark_train.controller.draining import Change, change, find_nodes
 from dspark_train.controller.engine_pool import EnginePool
-from dspark_train.controller.roster import Pool, Transaction
+from dspark_train.controller.roster import POOLS, Pool, Transaction
 from dspark_train.controller.targets import target
 from dspark_train.controller.trainer_pool import TrainerPool
 from dspark_train.errors import DSparkError
-from dspark_train.plan.growth import engine_of, grow
+from dspark_train.plan.growth import KINDS, engine_of, member_names
 from dspark_train.plan.spec import Plan
 
 SPARE_S = 120.0
 """Beyond the sum of the members' own time-outs."""
-
-
-KINDS: dict[str, Pool] = {"engine": "inference", "rank": "trainers"}
 
 
 class Busy(DSparkError):
@@ -42,12 +40,20 @@ class Scaling:
         self._is_new = False
 
     def order(
-        self, orders: Mapping[Pool, str], *, dry_run: bool, last_pause_s: float | None, by_hand: bool = True
+        self,
+        orders: Mapping[Pool, str],
+        *,
+        drain: Iterable[str] = (),
+        undrain: Iterable[str] = (),
+        dry_run: bool,
+        last_pause_s: float | None,
+        by_hand: bool = True,
     ) -> dict[str, Any]:
         """Begin a transaction, or with ``dry_run`` say what it would do. Returns it, with "starts" and "stops".
 
-        orders: pool -> "+1", "-1" or "3". by_hand: the pools are pinned, so that the balance leaves them alone. Raises
-        UsageError, TopologyError or Busy; nothing is changed then.
+        orders: pool -> "+1", "-1" or "3". drain: nodes (address, id or planned name) that everything is to leave, and
+        on which nothing starts until they are in ``undrain``. by_hand: pools that are ordered are pinned, so that the
+        balance leaves them alone. Raises UsageError, TopologyError, ClusterError or Busy; nothing is changed then.
         """
         with self._lock:
             now, topology = self._roster.num_desired, self._resolved.topology
@@ -57,31 +63,48 @@ class Scaling:
                 raise Busy(
                     f"transaction {last.id} ({last.text()}) is still {last.phase or 'running'}: wait for its end"
                 )
-            after = {**now, **wanted}
-            more = {kind: after[pool] - now[pool] for kind, pool in KINDS.items()}
-            plan, bound = self._places.with_joined(self._plan(), topology, more)
-            plan = grow(plan, self._resolved, after["inference"], after["trainers"])
+            places, roster = self._places, self._roster
+            nodes = places.in_cluster()
+            drains = find_nodes(drain, places.bound, nodes, {})
+            opened = find_nodes(undrain, places.bound, nodes, roster.drained)
+            drained = {ident: at for ident, at in {**roster.drained, **drains}.items() if ident not in opened}
+            usable = [node for node in places.answering() if node.id not in drained]
+            plan = self._plan()
+            found = change(plan, self._resolved, roster, places.bound, usable, {**now, **wanted}, drained)
             made = Transaction(
-                id=f"t{self._roster.num_transactions + 1}",
+                id=f"t{roster.num_transactions + 1}",
                 num_from={pool: now[pool] for pool in wanted},
                 num_to=wanted,
+                drains={ident: at for ident, at in drains.items() if ident not in roster.drained},
+                retires=found.retires,
+                moves=found.moves,
                 started_at=now_text(),
             )
-            if not dry_run and wanted == made.num_from:
+            changes = _changes(found, self._running(now), self._running({**now, **wanted}, found))
+            is_so = wanted == made.num_from and not made.drains and not opened
+            if not dry_run and is_so:
                 made.state, made.reason, made.pause_s = "done", "it is so already", 0.0
             elif not dry_run:
-                self._places.adopt(bound)
-                self._begin(made, plan, by_hand)
-            return {
-                **made.model_dump(),
-                **_changes(plan, now, after),
-                "dry_run": dry_run,
-                **_expected(made, last_pause_s),
-            }
+                places.adopt(found.bound)
+                self._begin(made, found.plan, drained, by_hand)
+            return {**made.model_dump(), **changes, "dry_run": dry_run, **_expected(made, last_pause_s)}
 
-    def _begin(self, made: Transaction, plan: Plan, by_hand: bool) -> None:
+    def _running(self, num: Mapping[Pool, int], found: Change | None = None) -> set[str]:
+        """Names of all who are meant to run, by now or after a change."""
+        retired = [*self._roster.retired, *(found.retires if found is not None else ())]
+        return {name for kind in KINDS for name in member_names(kind, num[POOLS[kind]], retired)}
+
+    def _begin(self, made: Transaction, plan: Plan, drained: Mapping[str, str], by_hand: bool) -> None:
         self._set_plan(plan)
         roster = self._roster
+        running = self._running(roster.num_desired)
+        for address in made.drains.values():
+            who = [name for name in (*made.retires, *made.moves) if name in running]
+            text = f"{address} is drained: {', '.join(who) + ' leave it' if who else 'nothing of the run is on it'}"
+            self._board.event("node.draining", "controller", text)
+        for ident in roster.drained.keys() - drained.keys():
+            self._board.event("node.opened", "controller", f"{roster.drained[ident]} may be used again")
+        roster.drained, roster.retired = dict(drained), [*roster.retired, *made.retires]
         roster.num_transactions += 1
         roster.transaction = made
         roster.num_desired = {**roster.num_desired, **made.num_to}
@@ -103,7 +126,7 @@ class Scaling:
                 trainers.forgive(self._roster.num_desired["trainers"])
             wanted = self._roster.num_desired
             if engines.is_settled(wanted["inference"]) and trainers.is_settled(wanted["trainers"]):
-                made.pause_s = trainers.last_pause_s if "trainers" in made.num_to else 0.0
+                made.pause_s = trainers.last_pause_s if _changes_ranks(made) else 0.0
                 self._end(made, "done", "")
             elif reason := self._failure(made, engines, trainers) or self._overdue(now_s):
                 self._roll_back(made, reason, trainers)
@@ -114,10 +137,14 @@ class Scaling:
 
     def _failure(self, made: Transaction, engines: EnginePool, trainers: TrainerPool) -> str:
         """Why a member that this transaction adds did not come up."""
+        retired = [name for name in self._roster.retired if name not in made.retires]
+        num_before = {**self._roster.num_desired, **made.num_from}
+        known = member_names("engine", num_before["inference"], retired)
         for name, why in engines.failed_starts.items():
-            if "inference" in made.num_to and int(name.removeprefix("engine-")) > made.num_from["inference"]:
+            if name not in known or name in made.moves:
                 return f"{name} did not start: {why}"
-        if "trainers" in made.num_to and made.num_to["trainers"] > made.num_from["trainers"]:
+        adds_ranks = made.num_to.get("trainers", 0) > num_before["trainers"]
+        if adds_ranks or any(name.startswith("rank-") for name in made.retires):
             for name, why in trainers.failed_starts.items():
                 return f"{name} did not start: {why}"
         return ""
@@ -131,7 +158,10 @@ class Scaling:
         return f"not settled within {limit_s:.0f} s"
 
     def _roll_back(self, made: Transaction, reason: str, trainers: TrainerPool) -> None:
-        self._roster.num_desired = {**self._roster.num_desired, **made.num_from}
+        roster = self._roster
+        roster.num_desired = {**roster.num_desired, **made.num_from}
+        roster.retired = [name for name in roster.retired if name not in made.retires]
+        roster.drained = {ident: at for ident, at in roster.drained.items() if ident not in made.drains}
         if trainers.resize is None:
             trainers.drop_joiners()
         self._end(made, "rolled back", reason)
@@ -152,20 +182,21 @@ class Scaling:
             self._board.event("scale.phase", "controller", f"{made.id}: {phase}", id=made.id)
 
 
-def _changes(plan: Plan, now: Mapping[Pool, int], after: Mapping[Pool, int]) -> dict[str, Any]:
+def _changes(found: Change, now: Collection[str], after: Collection[str]) -> dict[str, Any]:
     """The processes that come and go. Ranks that go are the last of the group, which may not be the last by name."""
 
-    def of(counts: Mapping[Pool, int]) -> set[str]:
-        names = {f"engine-{index}" for index in range(1, counts["inference"] + 1)}
-        return names | {f"rank-{index}" for index in range(counts["trainers"])}
+    def shown(names: Iterable[str]) -> list[dict[str, str]]:
+        return [{"name": p.name, "node": p.node} for p in found.plan.processes if engine_of(p.name) in names]
 
-    def shown(names: set[str]) -> list[dict[str, str]]:
-        return [{"name": p.name, "node": p.node} for p in plan.processes if engine_of(p.name) in names]
-
-    return {"starts": shown(of(after) - of(now)), "stops": shown(of(now) - of(after))}
+    comes, goes = set(after) - set(now), set(now) - set(after)
+    return {"starts": shown(comes | set(found.moves)), "stops": shown(goes | set(found.moves))}
 
 
 def _expected(made: Transaction, last_pause_s: float | None) -> dict[str, float | None]:
     """The pause of training: none without ranks that change; the last one measured, where there was one."""
-    changes_ranks = made.num_to.get("trainers") != made.num_from.get("trainers")
-    return {"expected_pause_s": last_pause_s if changes_ranks else 0.0, "predicted_tokens_per_s": None}
+    return {"expected_pause_s": last_pause_s if _changes_ranks(made) else 0.0, "predicted_tokens_per_s": None}
+
+
+def _changes_ranks(made: Transaction) -> bool:
+    is_other_num = made.num_to.get("trainers") != made.num_from.get("trainers")
+    return is_other_num or any(name.startswith("rank-") for name in made.retires)

@@ -51,6 +51,7 @@ class Show:
             checkpoint=_checkpoint([seen.get(member.name, {}) for member in self._roster.group]),
             generation=view.generation,
             pinned=[pool for pool, is_pinned in self._roster.pinned.items() if is_pinned],
+            drained=sorted(set(self._roster.drained.values())),
             transaction=None if transaction is None else transaction.model_dump(),
         )
 

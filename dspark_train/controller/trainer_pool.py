@@ -71,6 +71,14 @@ class TrainerPool:
         """Names of the ranks that train, in the group's order."""
         return [member.name for member in self._roster.group]
 
+    @property
+    def _retiring(self) -> list[str]:
+        return [name for name in self.group if name in self._roster.retired]
+
+    @property
+    def _staying(self) -> list[str]:
+        return [name for name in self.group if name not in self._roster.retired]
+
     def members(self) -> list[str]:
         """Names of all ranks that can be asked."""
         return [*self.group, *(name for name in self._joiners if name not in self.group)]
@@ -97,11 +105,12 @@ class TrainerPool:
 
     def wanted_names(self) -> list[str]:
         """The ranks of a group that begins anew."""
-        return [f"rank-{index}" for index in range(self._roster.num_desired["trainers"])]
+        return self._roster.names("rank")
 
     def is_settled(self, num_wanted: int) -> bool:
         """Whether exactly so many ranks train, and none comes or goes."""
-        return len(self.group) == num_wanted and not (self.resize or self._joiners or self._leaving)
+        is_whole = len(self._staying) == len(self.group) == num_wanted
+        return is_whole and not (self.resize or self._joiners or self._leaving)
 
     # -- acting ----------------------------------------------------------------------------------------------------
 
@@ -115,11 +124,16 @@ class TrainerPool:
             return ""
         self._start_missing(now_s, num_wanted)
         ready = [job.result() for job in self._joiners.values() if job.done()]
-        if len(self.group) > num_wanted:
-            leavers = self.group[num_wanted:]
-            return self._announce([m for m in self._roster.members if m.name not in leavers], leavers)
-        if ready and len(ready) == len(self._joiners):
-            return self._announce([*self._roster.members, *ready], [])
+        ready = ready if len(ready) == len(self._joiners) else []
+        staying = self._staying[:num_wanted]
+        # Whoever is to retire stays until others are there; the last one, until they have learnt its state.
+        are_enough = bool(staying) and len(staying) + len(ready) >= num_wanted
+        after = (
+            staying if are_enough else [m.name for m in self._roster.members if m.name in {*staying, *self._retiring}]
+        )
+        leavers = [name for name in self.group if name not in after]
+        if ready or leavers:
+            return self._announce([*(m for m in self._roster.members if m.name in after), *ready], leavers)
         return ""
 
     def _collect(self, now_s: float) -> None:
@@ -158,8 +172,8 @@ class TrainerPool:
 
     def _start_missing(self, now_s: float, num_wanted: int) -> None:
         taken = {*self.group, *self._joiners, *self._leaving}
-        free = [name for name in (f"rank-{index}" for index in range(num_wanted)) if name not in taken]
-        num_missing = num_wanted - len(self.group) - len(self._joiners)
+        free = [name for name in self._roster.names("rank", num_wanted) if name not in taken]
+        num_missing = num_wanted - len(self._staying) - len(self._joiners)
         for name in free[: max(0, num_missing)]:
             if max(self._restarts.next_at_s(name), self._waits_until_s.get(name, 0.0)) <= now_s:
                 spec = self._plan().process(name)
@@ -272,8 +286,8 @@ class TrainerPool:
 
     def forgive(self, num_wanted: int) -> None:
         """Start again those that were given up: somebody asks for them anew."""
-        for index in range(num_wanted):
-            self._restarts.forgive(f"rank-{index}")
+        for name in self._roster.names("rank", num_wanted):
+            self._restarts.forgive(name)
 
 
 def _is_in(status: Status, generation: int) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dspark_train.controller.balancing import Balancing
 from dspark_train.controller.context import RunContext
 from dspark_train.controller.crew import ASK_TIMEOUT_S, CREATE_TIMEOUT_S
+from dspark_train.controller.drain_watch import DrainWatch
 from dspark_train.controller.engine_pool import EnginePool
 from dspark_train.controller.hearing import Hearing, Status
 from dspark_train.controller.recovery import Recovery
@@ -46,6 +47,7 @@ class Watch:
         self.recovery = Recovery(context, self.trainers)
         self.scaling = Scaling(context)
         self.balancing = Balancing(context, self.scaling, self.engines, self.trainers)
+        self.drains = DrainWatch(context, self.scaling)
         supervision = context.topology.supervision
         self._hearing = Hearing(supervision.silence_s)
         self._show = Show(context.board, context.roster, context.plan)
@@ -85,8 +87,10 @@ class Watch:
             unfit = _unfit({name: seen.get(name, {}) for name in self.trainers.members()})
             self._note_deaths(now_s, unfit)
             self._regroup(view, cause, unfit)
-        if ended := self.scaling.tick(now_s, self.engines, self.trainers):
+        ended = self.scaling.tick(now_s, self.engines, self.trainers)
+        if ended and ended.num_to:
             self.balancing.rolled_back(now_s, ended.num_to)
+        self.drains.tick(now_s)
         self.balancing.tick(now_s, view, seen)
 
     def _note_checkpoint(self, ranks: Mapping[str, Status]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from heapq import heapify, heapreplace
 from typing import Literal
 
@@ -18,6 +18,14 @@ _ROLES: dict[str, Literal["shared", "inference", "training"]] = {
     "inference": "inference",
     "training": "training",
 }
+
+
+class NoRoom(UsageError):
+    """``member`` has no node."""
+
+    def __init__(self, member: str, why: str) -> None:
+        super().__init__(f"{member} {why}")
+        self.member = member
 
 
 def planned_nodes(topology: Topology) -> tuple[PlannedNode, ...]:
@@ -75,28 +83,46 @@ def rank_nodes(resolved: Resolved, nodes: Sequence[PlannedNode], num_ranks: int)
     return chosen
 
 
-def spare_place(resolved: Resolved, nodes: Sequence[PlannedNode], taken: Mapping[str, int], index: int) -> list[str]:
-    """The nodes for one more engine, number ``index``: those with the least on them.
+def spare_place(
+    resolved: Resolved,
+    nodes: Sequence[PlannedNode],
+    taken: Mapping[str, int],
+    index: int,
+    closed: Collection[str] = (),
+) -> list[str]:
+    """The nodes for one more engine, number ``index``: those with the least on them, none of them ``closed``.
 
-    taken: processes on each node, or GPUs where nodes have some. Raises UsageError where no place has the GPUs.
+    taken: processes on each node, or GPUs where nodes have some. Raises NoRoom where no place has the GPUs.
     """
     places, each = _engine_places(resolved.topology, nodes), engine_gpus(resolved.topology)
+    places = [place for place in places if not any(node.name in closed for node in place)]
     if resolved.device == "cuda":
         places = [place for place in places if all(node.num_gpus - taken.get(node.name, 0) >= each for node in place)]
     if not places:
-        raise UsageError(f"engine-{index} has no node: those of {len(nodes)} nodes are taken: add nodes or sets")
+        raise NoRoom(f"engine-{index}", f"has no node: {_gone(nodes, closed)}: add nodes or sets")
     best = min(places, key=lambda place: sum(taken.get(node.name, 0) for node in place))
     return [node.name for node in best]
 
 
-def spare_node(resolved: Resolved, nodes: Sequence[PlannedNode], taken: Mapping[str, int], index: int) -> str:
-    """The node for one more rank, number ``index``: see `spare_place`. Raises UsageError."""
-    trains = [node for node in nodes if node.role in ("training", "shared")]
+def spare_node(
+    resolved: Resolved,
+    nodes: Sequence[PlannedNode],
+    taken: Mapping[str, int],
+    index: int,
+    closed: Collection[str] = (),
+) -> str:
+    """The node for one more rank, number ``index``: see `spare_place`. Raises NoRoom."""
+    trains = [node for node in nodes if node.role in ("training", "shared") and node.name not in closed]
     if resolved.device == "cuda":
         trains = [node for node in trains if node.num_gpus > taken.get(node.name, 0)]
     if not trains:
-        raise UsageError(f"rank-{index} has no GPU: those of {len(nodes)} nodes are taken: add nodes or sets")
+        lacking = "GPU" if resolved.device == "cuda" else "node"
+        raise NoRoom(f"rank-{index}", f"has no {lacking}: {_gone(nodes, closed)}: add nodes or sets")
     return min(trains, key=lambda node: taken.get(node.name, 0) - node.num_gpus).name
+
+
+def _gone(nodes: Sequence[PlannedNode], closed: Collection[str]) -> str:
+    return f"those of {len(nodes)} nodes are taken" + (f", or drained ({', '.join(sorted(closed))})" if closed else "")
 
 
 def _taken_by_engines(topology: Topology, nodes: Sequence[PlannedNode]) -> Counter[str]:

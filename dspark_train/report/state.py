@@ -138,6 +138,8 @@ class RunState(BaseModel):
     generation: int = 0
     pinned: list[str] = Field(default_factory=list)
     """Pools that a manual `scale` has fixed, until `rebalance auto`."""
+    drained: list[str] = Field(default_factory=list)
+    """Addresses of nodes on which nothing is started any more, until `scale --undrain`."""
     transaction: dict[str, Any] | None = None
     """The last change of the pools' sizes."""
     faults: list[str] = Field(default_factory=list)

@@ -150,6 +150,8 @@ def _flow(state: RunState) -> Text:
         text.append(f"\ncheckpoint: step {state.checkpoint.step}, {age} old", style="dim")
     if state.bottleneck is not None:
         text.append(f"\n* bottleneck: {state.bottleneck}", style="dim")
+    if state.drained:
+        text.append(f"\ndrained: {', '.join(state.drained)}", style="dim")
     return text
 
 

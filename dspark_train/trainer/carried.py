@@ -1,7 +1,8 @@
 """A sharded state on its way from one group to the next: whole, in the host memory of the old group's rank 0.
 
 A sharded state lives in the group it was sharded over. At a planned resize the old group gathers it, the new one
-shards a fresh state and takes the weights and the optimizers' state over from its rank 0, which was the old one's.
+shards a fresh state and takes the weights and the optimizers' state over from its rank 0. Where that is not the old
+one's, as when the old one's node is drained, every rank carries the whole state across.
 """
 
 from __future__ import annotations
@@ -32,12 +33,19 @@ class Carried:
     optimizer: dict[str, Any]
 
 
-def gather(state: TrainState) -> Carried | None:
-    """The whole state, on rank 0; None on the others. Collective over the state's group."""
+def gather(state: TrainState, stays_first: bool) -> Carried | None:
+    """The whole state, on rank 0; None on the others. Collective over the state's group.
+
+    stays_first: whether this rank is known to be rank 0 of the next group. Unless rank 0 is, all get the whole state.
+    """
     weights = get_model_state_dict(state.model, options=_GATHER)
     # Before the first step torch would make an optimizer state that counts one.
     optimizer = get_optimizer_state_dict(state.model, state.optimizers, options=_GATHER) if state.step else {}
-    return Carried(state.step, weights, optimizer) if state.group.rank == 0 else None
+    carried = Carried(state.step, weights, optimizer) if state.group.rank == 0 else None
+    if state.group.broadcast_object(stays_first):
+        return carried
+    whole: Carried = state.group.broadcast_object(carried)
+    return whole
 
 
 def take_over(state: TrainState, carried: Carried | None) -> None:
@@ -46,6 +54,7 @@ def take_over(state: TrainState, carried: Carried | None) -> None:
     Separately for weights and optimizers: torch's call for both at once hangs where only rank 0 has anything.
     """
     group = state.group
+    carried = carried if group.rank == 0 else None
     step = int(group.broadcast_object(carried.step if carried is not None else 0))
     if step == 0:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -46,12 +47,16 @@ class Course:
         layout: RunLayout,
         config_digest: str,
         served: Rendezvous | None,
+        stays_first: Callable[[], bool],
     ) -> None:
-        """served: the rendezvous, where this process serves it; it ends when the group is left."""
+        """served: the rendezvous, where this process serves it; it ends when the group is left.
+
+        stays_first: whether this rank is known to be rank 0 of the next group.
+        """
         self.spec, self.is_left = spec, False
         self._parts, self._member, self._peers = parts, member, peers
         self._layout, self._config_digest, self._log = layout, config_digest, parts.log
-        self._served = served
+        self._served, self._stays_first = served, stays_first
         self._halting = threading.Event()
         self._ended = threading.Event()
         self._connections = Connections(spec.address, spec.port)
@@ -167,7 +172,7 @@ class Course:
         """Leave together with all other ranks, so that none loses what it needs of this one."""
         state = loop.state
         if end == "regroup" and state.is_sharded:
-            carried = gather(state)
+            carried = gather(state, self._stays_first())
             state.group.check()
             self._parts.carried = carried
         loop.fetcher.stop(STOP_GRACE_S)

@@ -23,10 +23,11 @@ from speculators.models.mtp.data import shift_batch_mtp
 from speculators.train.cli import build_draft_model
 from speculators.train.config import TrainConfig
 from speculators.train.data import CollateFn
-from speculators.train.distributed import apply_fully_sharded
 from speculators.train.optimizers import build_optimizers
 from speculators.train.vocab_mapping import build_vocab_mappings_from_distribution, get_target_vocab_size
 from speculators.utils.loading import is_config_only_dir
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
 from dspark_train.errors import CheckpointError, DataError, Problem, StartError
@@ -220,9 +221,18 @@ def schedule_steps(args: Namespace, num_steps: int) -> tuple[int, int]:
     return int(total * args.scheduler_warmup_ratio), total
 
 
-def shard(model: Any, device: str) -> None:
-    """Shard the weights over the default process group in place (FSDP2, by decoder layers), as speculators does."""
-    apply_fully_sharded(model, param_dtype=torch.float32 if device == "cpu" else torch.bfloat16)
+def shard(model: Any, device: str, num_ranks: int, generation: int) -> None:
+    """Shard the weights over the default process group in place (FSDP2, by decoder layers), as speculators does.
+
+    generation: of the group. Torch remembers by a mesh's shape and names which shard is its own, so that a rank that
+    has another place in a later group of the same size would take its old one there: each mesh has a name of its own.
+    """
+    mesh = init_device_mesh(device, (num_ranks,), mesh_dim_names=(f"generation_{generation}",))
+    param_dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
 def save_export(model: Any, directory: Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:

@@ -66,7 +66,7 @@ class TrainState:
             self.model.to(self.device)
             for weight in self._weights():
                 group.broadcast(weight)
-            shard(self.model, self.device.type)
+            shard(self.model, self.device.type, group.world_size, group.spec.generation)
         self.build()
 
     def share(self) -> None:

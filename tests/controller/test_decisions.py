@@ -10,7 +10,7 @@ from dspark_train.controller.survivors import Halted, Source, choose
 from dspark_train.controller.targets import target
 from dspark_train.errors import TopologyError, UsageError
 from dspark_train.plan.build import build_plan
-from dspark_train.plan.growth import engine_group, engine_of, grow
+from dspark_train.plan.growth import engine_group, engine_of, grow, member_names
 from dspark_train.schedule.messages import Commit, LedgerView
 from dspark_train.topology.facts import TargetFacts
 from dspark_train.topology.load import load
@@ -107,10 +107,10 @@ def test_orders_that_cannot_be_had_say_why(text, words):
 def test_a_grown_plan_keeps_what_runs_where_it_is_and_adds_what_lacks():
     resolved = quickstart()
     plan = build_plan(resolved)
-    grown = grow(plan, resolved, 2, 3)
+    grown = grow(plan, resolved, member_names("engine", 2), member_names("rank", 3))
     assert grown.processes[: len(plan.processes)] == plan.processes
     assert [process.name for process in grown.processes[len(plan.processes) :]] == ["engine-2.0", "rank-2"]
-    assert grow(grown, resolved, 1, 1).processes == grown.processes
+    assert grow(grown, resolved, ["engine-1"], ["rank-0"]).processes == grown.processes
     assert [process.name for process in engine_group(grown, 2)] == ["engine-2.0"]
     assert [engine_of(name) for name in ("engine-12.3", "rank-0")] == ["engine-12", "rank-0"]
 
@@ -119,7 +119,7 @@ def test_a_plan_does_not_grow_beyond_the_store():
     resolved = quickstart("store.segment_gib=0.045")
     plan = build_plan(resolved)
     with pytest.raises(TopologyError, match=r"store\.segment_gib"):
-        grow(plan, resolved, 2, 2)
+        grow(plan, resolved, member_names("engine", 2), member_names("rank", 2))
 
 
 # -- stalls ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dspark_train.cluster.protocol import NodeInfo
 from dspark_train.controller.joining import with_joined
 from dspark_train.errors import UsageError
 from dspark_train.plan.build import build_plan
-from dspark_train.plan.growth import grow
+from dspark_train.plan.growth import grow, member_names
 from dspark_train.topology.facts import TargetFacts
 from dspark_train.topology.load import load
 from dspark_train.topology.resolve import resolve
@@ -18,6 +18,10 @@ TOPOLOGIES = Path(__file__).parents[2] / "topologies"
 
 def node(number, gpus=4):
     return NodeInfo(str(number), f"10.0.0.{number}", num_gpus=gpus)
+
+
+def grown_to(plan, resolved, num_engines, num_ranks):
+    return grow(plan, resolved, member_names("engine", num_engines), member_names("rank", num_ranks))
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def test_an_engine_more_takes_two_nodes_that_joined(rack):
     joined, after = with_joined(plan, resolved.topology, bound, usable, {"engine": 1})
     assert [planned.name for planned in joined.nodes[3:]] == ["joined1-inference-0", "joined1-inference-1"]
     assert {after[planned.name].id for planned in joined.nodes[3:]} == {"4", "5"}
-    grown = grow(joined, resolved, 2, 4)
+    grown = grown_to(joined, resolved, 2, 4)
     assert [process.node for process in grown.processes[-2:]] == ["joined1-inference-0", "joined1-inference-1"]
 
 
@@ -44,14 +48,14 @@ def test_too_few_nodes_that_joined_are_not_taken_and_the_engine_is_refused(rack)
     assert joined == plan
     assert after == bound
     with pytest.raises(UsageError, match="engine-2 has no node"):
-        grow(joined, resolved, 2, 4)
+        grown_to(joined, resolved, 2, 4)
 
 
 def test_ranks_take_a_node_only_when_no_gpu_is_left(rack):
     resolved, plan, bound = rack
     usable = [*bound.values(), node(4)]
     joined, _ = with_joined(plan, resolved.topology, bound, usable, {"rank": 1})
-    assert [process.node for process in grow(joined, resolved, 1, 5).processes[-1:]] == ["joined1-training-0"]
+    assert [process.node for process in grown_to(joined, resolved, 1, 5).processes[-1:]] == ["joined1-training-0"]
     few = resolve(
         load(TOPOLOGIES / "gb300-3node.yaml", ("target.shape.num_layers=93", "trainers.ranks.start=2")), TargetFacts()
     )
@@ -65,7 +69,7 @@ def test_nodes_without_gpus_are_taken_before_any_is_shared():
     bound = {planned.name: node(number, 0) for number, planned in enumerate(plan.nodes, start=1)}
     usable = [*bound.values(), node(8, 0)]
     joined, _ = with_joined(plan, resolved.topology, bound, usable, {"engine": 1})
-    grown = grow(joined, resolved, 2, 1)
+    grown = grown_to(joined, resolved, 2, 1)
     assert grown.process("engine-2.0").node == "joined1-shared-0"
     alone, _ = with_joined(plan, resolved.topology, bound, list(bound.values()), {"engine": 1})
-    assert grow(alone, resolved, 2, 1).process("engine-2.0").node == plan.nodes[0].name
+    assert grown_to(alone, resolved, 2, 1).process("engine-2.0").node == plan.nodes[0].name

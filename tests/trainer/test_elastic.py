@@ -78,6 +78,21 @@ def test_a_group_that_grows_and_shrinks_trains_as_one_left_alone(prepare, undist
     assert_same(hub, undisturbed["adamw" if changes else "muon"])
 
 
+@pytest.mark.parametrize("sharding", ["replicate", "fsdp"])
+def test_rank_0_may_leave_at_the_boundary_at_which_another_joins(prepare, undisturbed, sharding):
+    changes = ADAMW if sharding == "fsdp" else {}
+    run = prepare(sharding, **changes)
+    hub = ElasticHub(schedule_of(run), withhold_from_unit=6)
+    with Steering(run, hub, 3) as steering:
+        steering.form(0, 1)
+        wait_for(lambda: len(hub.commits) >= 2)
+        moved = steering.resize([0, 1], [1, 2])
+        steering.wait_until([1, 2], "done")
+        assert steering.ranks[0].status["state"] == "ready"
+    assert 2 <= moved <= 6
+    assert_same(hub, undisturbed["adamw" if changes else "muon"])
+
+
 def test_a_rank_killed_in_the_midst_of_a_step_is_noticed_and_the_others_do_that_step_again(prepare, undisturbed):
     run = prepare()
     hub = ElasticHub(schedule_of(run))

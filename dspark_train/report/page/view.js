@@ -69,8 +69,10 @@ function changeView(state) {
     <span><strong>Scaling</strong> ${changeText(made)}: ${made.phase || "beginning"}</span></div></div>`
 }
 
-export const changeText = (made) => Object.entries(made.num_to)
-  .map(([pool, num]) => `${POOLS[pool][0].toLowerCase()} ${made.num_from[pool]} → ${num}`).join(", ")
+export const changeText = (made) => [
+  ...Object.entries(made.num_to).map(([pool, num]) => `${POOLS[pool][0].toLowerCase()} ${made.num_from[pool]} → ${num}`),
+  ...Object.values(made.drains ?? {}).map((address) => `away from ${address}`),
+].join(", ")
 
 function tiles(state) {
   const {inference, trainers} = state.pools
