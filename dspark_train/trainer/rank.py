@@ -265,16 +265,13 @@ class Rank:
         if spec.rank == 0:
             served, self._rendezvous = self._rendezvous, None
         self._is_between = False
-        args = (self._parts, spec, self._name, self._peers, self._layout, self._config_digest(), served)
-        self._course = Course(*args, self._stays_first)
+        digest, stays_first = self._config_digest(), lambda: self._expected is not None and self._expected.rank == 0
+        self._course = Course(self._parts, spec, self._name, self._peers, self._layout, digest, served, stays_first)
         self._state = "ready"  # waits in this generation: nobody is to send it there again
         step = self._course.prepare(self._address)
         if self._unit_end_s is not None:
             self._pause_s = round(time.monotonic() - self._unit_end_s, 4)
         return self._course, step
-
-    def _stays_first(self) -> bool:
-        return self._expected is not None and self._expected.rank == 0
 
     def _fail(self, course: Course, state: str, error: str) -> None:
         self._log.error("%s", error)
