@@ -17,6 +17,7 @@ from tests.real.line import Line
 
 ROLES = {1: "training", 2: "training", 3: "inference", 4: "inference"}
 """Host -> what its node is for; the first is the cluster's head."""
+SPARE = 5
 
 
 def labels(roles: dict[int, str]) -> dict[int, dict[str, str]]:
@@ -61,3 +62,15 @@ def one_host(inputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
         return made[overrides]
 
     return run
+
+
+@pytest.fixture
+def spare_line(inputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabLine]:
+    """Five hosts, of which the last has no Ray node yet."""
+    if why := missing():
+        pytest.skip(f"the lab {why}")
+    with Lab(SPARE) as lab:
+        nodes = RayNodes(lab, labels({**ROLES, SPARE: "inference"}))
+        for host in lab.hosts[:-1]:
+            nodes.start(host)
+        yield LabLine(tmp_path_factory.mktemp("spare"), inputs, nodes=nodes)

@@ -5,16 +5,14 @@ cluster.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.faults.progress import Progress
-from tests.lab.conftest import ROLES, labels
+from tests.lab.conftest import labels
 from tests.lab.line import LabLine, differences
-from tests.lab.network import Lab, missing
-from tests.lab.ray_nodes import RayNodes
 from tests.lab.table import Row, show
 
 pytestmark = [pytest.mark.lab, pytest.mark.lab_long, pytest.mark.real, pytest.mark.timeout(1800)]
@@ -22,22 +20,9 @@ pytestmark = [pytest.mark.lab, pytest.mark.lab_long, pytest.mark.real, pytest.ma
 SAME_BYTES = 1e-6
 WITHIN_S = 300.0
 NOTICED_WITHIN_S = 60.0
-SPARE = 5
 RUN = ("run.max_steps=300", "validation.every_steps=300")
 PACED = "trainers.min_step_s=1"
 OneHost = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture
-def spare_line(inputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabLine]:
-    """Five hosts, of which the last has no Ray node yet."""
-    if why := missing():
-        pytest.skip(f"the lab {why}")
-    with Lab(SPARE) as lab:
-        nodes = RayNodes(lab, labels({**ROLES, SPARE: "inference"}))
-        for host in lab.hosts[:-1]:
-            nodes.start(host)
-        yield LabLine(tmp_path_factory.mktemp("spare"), inputs, nodes=nodes)
 
 
 def begin(line: LabLine, name: str) -> Progress:
