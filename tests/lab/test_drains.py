@@ -14,13 +14,13 @@ from tests.faults.progress import Progress
 from tests.lab.line import LabLine, differences
 from tests.lab.network import Host
 from tests.lab.table import Row, show
+from tests.lab.topologies import LONG
 
-pytestmark = [pytest.mark.lab, pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.lab_long, pytest.mark.real, pytest.mark.timeout(900)]
 
 SAME_BYTES = 1e-6
 WITHIN_S = 180.0
 RUN_NAME = "drained"
-RUN = ("run.max_steps=300", "validation.every_steps=300")
 PACED = "trainers.min_step_s=1"
 LEAVES_IN_S = 600
 OneHost = Callable[..., list[dict[str, Any]]]
@@ -52,7 +52,7 @@ def test_a_run_leaves_an_engines_host_by_hand_and_a_ranks_host_that_ray_drains_a
     line = spare_line
     assert line.nodes is not None
     first, second, third, fourth, fifth = line.hosts
-    line.begin(RUN_NAME, *RUN, PACED)
+    line.begin(RUN_NAME, *LONG, PACED)
     progress = Progress(line.root / "runs" / RUN_NAME)
     line.wait_until(RUN_NAME, lambda: progress.step >= 5, WITHIN_S, "step 5")
     refused = line.run("scale", RUN_NAME, "--drain", fourth.address)
@@ -89,4 +89,4 @@ def test_a_run_leaves_an_engines_host_by_hand_and_a_ranks_host_that_ray_drains_a
     assert line.run("stop", RUN_NAME, "--wait").returncode == 0
     progress.close()
     steps = line.steps(RUN_NAME)
-    assert differences(steps, one_host(*RUN)[: len(steps)], SAME_BYTES) == []
+    assert differences(steps, one_host(*LONG)[: len(steps)], SAME_BYTES) == []

@@ -14,19 +14,19 @@ from tests.faults.progress import Progress
 from tests.lab.conftest import labels
 from tests.lab.line import LabLine, differences
 from tests.lab.table import Row, show
+from tests.lab.topologies import LONG
 
 pytestmark = [pytest.mark.lab, pytest.mark.lab_long, pytest.mark.real, pytest.mark.timeout(1800)]
 
 SAME_BYTES = 1e-6
 WITHIN_S = 300.0
 NOTICED_WITHIN_S = 60.0
-RUN = ("run.max_steps=300", "validation.every_steps=300")
 PACED = "trainers.min_step_s=1"
 OneHost = Callable[..., list[dict[str, Any]]]
 
 
 def begin(line: LabLine, name: str) -> Progress:
-    line.begin(name, *RUN, PACED)
+    line.begin(name, *LONG, PACED)
     progress = Progress(line.root / "runs" / name)
     line.wait_until(name, lambda: progress.step >= 10, WITHIN_S, "step 10")
     return progress
@@ -67,7 +67,7 @@ def test_an_engine_that_lost_a_host_is_made_anew_on_one_that_joins_and_ranks_gro
     assert line.run("stop", name, "--wait").returncode == 0
     progress.close()
     steps = line.steps(name)
-    assert differences(steps, one_host(*RUN)[: len(steps)], SAME_BYTES) == []
+    assert differences(steps, one_host(*LONG)[: len(steps)], SAME_BYTES) == []
 
 
 def test_a_run_whose_clusters_head_died_goes_on_in_the_clusters_next_life(
@@ -98,7 +98,7 @@ def test_a_run_whose_clusters_head_died_goes_on_in_the_clusters_next_life(
     for host in line.hosts[:-1]:
         nodes.start(host)
     back_s = time.time()
-    line.begin(name, *RUN, options=("--resume",))
+    line.begin(name, *LONG, options=("--resume",))
     line.wait_until(name, lambda: progress.is_well(back_s), WITHIN_S, "nothing lacking")
     row.well_after_s = time.time() - back_s
     row.lost = "steps since the checkpoint, done again"
@@ -107,4 +107,4 @@ def test_a_run_whose_clusters_head_died_goes_on_in_the_clusters_next_life(
     assert line.run("stop", name, "--wait").returncode == 0
     progress.close()
     steps = line.steps(name)
-    assert differences(steps, one_host(*RUN)[: len(steps)], SAME_BYTES) == []
+    assert differences(steps, one_host(*LONG)[: len(steps)], SAME_BYTES) == []

@@ -12,7 +12,7 @@ from tests.faults.progress import Progress
 from tests.lab.line import LabLine, differences
 from tests.lab.network import Host
 from tests.lab.table import Row, show
-from tests.lab.topologies import SINGLE_NODE_ENGINES
+from tests.lab.topologies import LONG, SINGLE_NODE_ENGINES
 
 pytestmark = [pytest.mark.lab, pytest.mark.real, pytest.mark.timeout(900)]
 
@@ -23,9 +23,7 @@ NOTICED_WITHIN_S = 60.0
 FENCED_WITHIN_S = 120.0
 """`supervision.fence_s`, and the grace that a member gets to stop."""
 BACK_WITHIN_S = 180.0
-NUM_STEPS = 400
 RUN_NAME = "cut"
-RUN = (f"run.max_steps={NUM_STEPS}", "validation.every_steps=400", *SINGLE_NODE_ENGINES)
 OneHost = Callable[..., list[dict[str, Any]]]
 
 
@@ -33,7 +31,7 @@ OneHost = Callable[..., list[dict[str, Any]]]
 def progress(line: LabLine) -> Iterator[Progress]:
     """A run of two engines and two ranks, each on a host of its own."""
     name = RUN_NAME
-    line.begin(name, *RUN, "trainers.min_step_s=1")
+    line.begin(name, *LONG, *SINGLE_NODE_ENGINES, "trainers.min_step_s=1")
     watched = Progress(line.root / "runs" / name)
     line.wait_until(name, lambda: watched.step >= 3, START_TIMEOUT_S, "step 3")
     yield watched
@@ -78,6 +76,6 @@ def test_a_run_goes_on_without_an_engine_host_and_a_trainer_host_that_are_cut_of
     assert line.run("stop", RUN_NAME, "--wait").returncode == 0
     steps = line.steps(RUN_NAME)
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
-    assert differences(steps, one_host(*RUN)[: len(steps)], SAME_BYTES) == []
+    assert differences(steps, one_host(*LONG)[: len(steps)], SAME_BYTES) == []
     assert line.state(RUN_NAME)["ledger"]["failed"] == 0
     line.wait_empty()

@@ -15,6 +15,8 @@ ONE_HOST = (
     "trainers.ranks.start=1",
 )
 """Overrides that bring such a run to one host."""
+LONG = ("run.max_steps=400", "validation.every_steps=400")
+"""Of a run that is ended once what was to be seen was seen; one reference for all of them."""
 SINGLE_NODE_ENGINES = ("engines.nodes_per_engine=1", "engines.tensor_parallel=1", "engines.count.start=2")
 REAL_VLLM = (
     "engines.entry=dspark_train.engine.vllm_entry",
