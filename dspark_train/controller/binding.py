@@ -2,7 +2,7 @@
 
 Each planned node gets a real one of its own, so the nodes of an engine are never the same one twice. A node whose
 operator gave it a role (`ROLE_LABEL`) takes nothing else. Nodes of one engine lie in one NVLink domain, where they are
-labelled (`DOMAIN_LABEL`). The controller's node is the cluster's head where that fits: either's death ends the run's
+labelled (`DOMAIN_LABEL`), and the others of its set in the same one, as far as there is room. The controller's node is the cluster's head where that fits: either's death ends the run's
 present life, so they had better be one.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from dspark_train.cluster.protocol import NodeInfo
 from dspark_train.errors import ClusterError, NoNode
@@ -90,6 +91,7 @@ def fill(
     """
     matched, taken = dict(given), {*taken, *(node.id for node in given.values())}
     groups: dict[str, list[PlannedNode]] = defaultdict(list)
+    set_of = {want.name: want.set_index for want in planned}
     for want in planned:
         groups[want.domain or want.name].append(want)
     for group in sorted(groups.values(), key=lambda group: (-group[0].num_gpus, -len(group))):
@@ -98,24 +100,28 @@ def fill(
             continue
         free = [node for node in real if node.id not in taken and fits(lacking[0], node)]
         there = {_domain(matched[want.name]) for want in group if want.name in matched}
-        pool = _one_domain(free, len(lacking), there) if len(group) > 1 else free
+        near = {_domain(node) for name, node in matched.items() if set_of.get(name) == group[0].set_index} - {""}
+        pool = _one_domain(free, len(lacking), there, near) if len(group) > 1 else free
         if len(pool) < len(lacking):
             raise NoNode(_missing(group, lacking, real, len(free)))
-        for want, node in zip(lacking, sorted(pool, key=_order), strict=False):
+        for want, node in zip(lacking, sorted(pool, key=partial(_order, near)), strict=False):
             matched[want.name] = node
             taken.add(node.id)
     return matched
 
 
-def _one_domain(free: Sequence[NodeInfo], num: int, there: set[str]) -> list[NodeInfo]:
-    """Nodes of the domain that is the smallest with room for ``num``; nodes without a label are one domain."""
+def _one_domain(free: Sequence[NodeInfo], num: int, there: set[str], near: set[str]) -> list[NodeInfo]:
+    """Nodes of the domain that is the smallest with room for ``num``, one in ``near`` where there is such.
+
+    Nodes without a label are one domain.
+    """
     domains: dict[str, list[NodeInfo]] = defaultdict(list)
     for node in free:
         domains[_domain(node)].append(node)
     if there:
         return domains[next(iter(there))] if len(there) == 1 else []
-    large = [(len(nodes), domain) for domain, nodes in domains.items() if len(nodes) >= num]
-    return domains[min(large)[1]] if large else []
+    large = [(domain not in near, len(nodes), domain) for domain, nodes in domains.items() if len(nodes) >= num]
+    return domains[min(large)[-1]] if large else []
 
 
 def _returned(
@@ -142,11 +148,12 @@ def _domain(node: NodeInfo) -> str:
     return node.labels.get(DOMAIN_LABEL, "")
 
 
-def _order(node: NodeInfo) -> tuple[bool, float, bool, int, str]:
-    """Best first: kept for this role, as small as can be, not the cluster's head, by address."""
+def _order(near: Collection[str], node: NodeInfo) -> tuple[bool, float, bool, bool, int, str]:
+    """Best first: kept for this role, as small as can be, in a domain ``near``, not the cluster's head, by address."""
     return (
         ROLE_LABEL not in node.labels,
         node.num_gpus,
+        _domain(node) not in near,
         node.is_head,
         int(ipaddress.ip_address(node.address)),
         node.id,

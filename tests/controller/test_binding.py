@@ -1,5 +1,7 @@
 """Planned nodes become real ones, or the error says what is missing."""
 
+from dataclasses import replace
+
 import pytest
 
 from dspark_train.cluster.protocol import NodeInfo
@@ -113,3 +115,24 @@ def test_nodes_on_which_nothing_runs_are_taken_and_what_was_lost_is_left_to_them
 def test_what_is_missing_is_said_where_no_node_is_free():
     with pytest.raises(NoNode, match=r"no node with 4 GPUs is left for t; the cluster has: 10\.0\.0\.1"):
         rebind(SET, bound("1", "2", "3"), [real("1", 4), real("2", 4)], ["t"], ["e0", "e1", "t"])
+
+
+def test_the_nodes_of_a_set_are_of_one_rack_where_that_has_room():
+    sets = [
+        PlannedNode(name=f"{kind}{number}-{place}", role=kind, set_index=number, num_gpus=4, domain=domain)
+        for number in (0, 1)
+        for kind, num, domain in (("inference", 2, f"set{number}-0"), ("training", 1, ""))
+        for place in range(num)
+    ]
+    # By address alone each set would have its ranks in the other's rack.
+    racks = {"1": "b", "2": "a", "3": "b", "4": "b", "5": "a", "6": "a"}
+    matched = match_nodes(sets, [real(name, 4, domain=rack, is_head=name == "1") for name, rack in racks.items()])
+    assert [matched[node.name].labels[DOMAIN_LABEL] for node in sets] == ["b"] * 3 + ["a"] * 3
+    few = match_nodes(sets, [real(name, 4, domain="a" if name in "12" else "b") for name in racks])
+    assert {few[name].labels[DOMAIN_LABEL] for name in ("inference0-0", "inference0-1")} == {"a"}
+
+
+def test_a_node_that_is_asked_to_leave_is_not_taken():
+    nodes = [real("1", 4), replace(real("2", 4), is_leaving=True)]
+    with pytest.raises(ClusterError, match=r"10\.0\.0\.2 \(4 GPUs, being drained\)"):
+        match_nodes([planned("a", 4), planned("b", 4)], nodes)
