@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -39,9 +40,12 @@ class Recovery:
 
     def regroup(self, cause: str, dead: Iterable[str]) -> None:
         """Form the trainer group anew of the ranks that live; those in ``dead`` are ended first."""
-        # This may take longer than `supervision.fence_s`, and nobody else asks after the others meanwhile.
-        with self._crew.kept_awake([p.name for p in self._plan().processes if p.kind != "controller"]):
+        with self._others_awake():
             self._regroup_of_the_living(cause, dead)
+
+    def _others_awake(self) -> AbstractContextManager[None]:
+        """What is done here may take longer than `supervision.fence_s`, and nobody else asks after the others."""
+        return self._crew.kept_awake([p.name for p in self._plan().processes if p.kind != "controller"])
 
     def _regroup_of_the_living(self, cause: str, dead: Iterable[str]) -> None:
         began_s = time.monotonic()
@@ -152,9 +156,10 @@ class Recovery:
     def ledger(self, cause: str) -> None:
         """A new ledger at the last committed step; the ranks go on from there with what they have."""
         self._board.say(f"starting the ledger anew: {cause}")
-        self.replace_ledger(None)
-        self.regroup("the ledger was started anew", [])
-        self._crew.call("ledger", "run", timeout_s=CREATE_TIMEOUT_S)
+        with self._others_awake():
+            self.replace_ledger(None)
+            self._regroup_of_the_living("the ledger was started anew", [])
+            self._crew.call("ledger", "run", timeout_s=CREATE_TIMEOUT_S)
         self._board.event("ledger.replaced", "ledger", "the ledger goes on at the last committed step")
 
     def replace_ledger(self, step: int | None) -> None:
@@ -181,8 +186,9 @@ class Recovery:
         self._board.say(f"starting the store's master anew: {cause}")
         spec = self._plan().process("master")
         ports = {name: self._roster.ports[f"{spec.name}.{name}"] for name in spec.ports}
-        self._crew.kill([spec.name])
-        self._starts.master(spec, ports)
+        with self._others_awake():
+            self._crew.kill([spec.name])
+            self._starts.master(spec, ports)
         num_returned: Any = self._crew.call("ledger", "lose_store", timeout_s=CREATE_TIMEOUT_S)
         text = f"the master is back after {time.monotonic() - began_s:.1f} s; {num_returned} samples are made anew"
         self._board.event("store.replaced", spec.name, text)
