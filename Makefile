@@ -102,7 +102,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) -m "$(FAST)"
+	$(PYTEST) -n 2 --dist worksteal -m "$(FAST)"
 
 # In the order of what breaks first.
 test: check $(VENV)/.browser $(VENV)/.lab $(VENV)/.launchers

@@ -2,8 +2,8 @@
 
 Each planned node gets a real one of its own, so the nodes of an engine are never the same one twice. A node whose
 operator gave it a role (`ROLE_LABEL`) takes nothing else. Nodes of one engine lie in one NVLink domain, where they are
-labelled (`DOMAIN_LABEL`), and the others of its set in the same one, as far as there is room. The controller's node is the cluster's head where that fits: either's death ends the run's
-present life, so they had better be one.
+labelled (`DOMAIN_LABEL`), and the others of its set in the same one, as far as there is room. The controller's node is
+the cluster's head where that fits: either's death ends the run's present life, so they had better be one.
 """
 
 from __future__ import annotations
