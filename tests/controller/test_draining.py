@@ -1,12 +1,19 @@
 """Nodes are left while a run goes on: by hand, and as the cluster is asked to; on the fake cluster, with stand-ins."""
 
+from pathlib import Path
+
 import pytest
 
 from dspark_train.cluster.protocol import NodeInfo
 from dspark_train.controller import drain_watch, engine_pool, trainer_pool
-from dspark_train.controller.draining import find_nodes
+from dspark_train.controller.draining import change, find_nodes
+from dspark_train.controller.roster import Roster
 from dspark_train.errors import UsageError
+from dspark_train.plan.build import build_plan
 from dspark_train.plan.growth import member_names
+from dspark_train.topology.facts import TargetFacts
+from dspark_train.topology.load import load
+from dspark_train.topology.resolve import resolve
 from tests.controller.fake_run import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -196,3 +203,58 @@ def test_nodes_are_found_by_address_id_and_planned_name():
 def test_retired_members_do_not_come_back():
     assert member_names("engine", 2, ["engine-1"]) == ["engine-2", "engine-3"]
     assert member_names("rank", 3, ["rank-1"]) == ["rank-0", "rank-2", "rank-3"]
+
+
+@pytest.fixture(scope="module")
+def rack():
+    """The three-node GB300 set: its plan, and what its nodes are."""
+    path = Path(__file__).parents[2] / "topologies" / "gb300-3node.yaml"
+    resolved = resolve(load(path, ("target.shape.num_layers=93",)), TargetFacts())
+    plan = build_plan(resolved)
+    return resolved, plan, {name: gpu_node(number) for number, name in enumerate((n.name for n in plan.nodes), start=1)}
+
+
+def gpu_node(number):
+    return NodeInfo(str(number), f"10.0.0.{number}", num_gpus=4)
+
+
+def drained(rack, spares, *numbers, num_engines=1):
+    resolved, plan, bound = rack
+    away = {bound[plan.nodes[number].name].id: bound[plan.nodes[number].name].address for number in numbers}
+    usable = [node for node in (*bound.values(), *map(gpu_node, spares)) if node.id not in away]
+    roster = Roster(num_desired={"inference": 1, "trainers": resolved.topology.trainers.ranks.start})
+    after = {**roster.num_desired, "inference": num_engines}
+    return change(plan, resolved, roster, bound, usable, after, away)
+
+
+def test_an_engine_over_two_gpu_nodes_is_replaced_beforehand_with_two_spares_and_moves_with_one(rack):
+    two = drained(rack, (7, 8), 0)
+    assert (two.retires, two.moves) == (["engine-1"], [])
+    assert {two.bound[p.node].id for p in two.plan.processes if p.name.startswith("engine-2.")} == {"7", "8"}
+    one = drained(rack, (7,), 0)
+    assert (one.retires, one.moves) == ([], ["engine-1"])
+    assert one.plan.processes == rack[1].processes
+    with pytest.raises(UsageError, match=r"engine-1 cannot leave its nodes: .*--inference -1"):
+        drained(rack, (), 0)
+
+
+def test_ranks_need_gpus_elsewhere_and_an_engine_is_not_blamed_for_their_lack(rack):
+    resolved, plan, bound = rack
+    head = next(number for number, node in enumerate(plan.nodes) if node.role == "training")
+    with pytest.raises(UsageError, match="holds controller, ledger, master"):
+        drained(rack, (7, 8, 9), head)
+    apart = plan.model_copy(
+        update={
+            "processes": tuple(
+                p.model_copy(update={"node": plan.nodes[0].name}) if p.name in ("controller", "ledger", "master") else p
+                for p in plan.processes
+            )
+        }
+    )
+    with pytest.raises(
+        UsageError, match=r"rank-4 has no GPU: those of 3 nodes are taken, or drained \(set0-training-0\)"
+    ):
+        drained((resolved, apart, bound), (), head)
+    moved = drained((resolved, apart, bound), (7,), head)
+    assert moved.retires == ["rank-0", "rank-1", "rank-2", "rank-3"]
+    assert {moved.bound[p.node].id for p in moved.plan.processes if p.name in ("rank-4", "rank-7")} == {"7"}
