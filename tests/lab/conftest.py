@@ -52,14 +52,23 @@ def line(nodes: RayNodes, inputs: dict[str, Any], tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="package")
 def one_host(inputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
-    """The steps of a run on one host, with one engine on one node and one rank. Each made once."""
+    """The steps of a run on one host, with one engine on one node and one rank: all, or the first so many.
+
+    Each made once, and again only where more steps are asked for.
+    """
     made: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     alone = Line(tmp_path_factory.mktemp("alone"), inputs)
 
-    def run(*overrides: str) -> list[dict[str, Any]]:
-        if overrides not in made:
-            made[overrides] = alone.finish(f"alone-{len(made)}", *ONE_HOST, *overrides)
-        return made[overrides]
+    def run(*overrides: str, num_steps: int | None = None) -> list[dict[str, Any]]:
+        name, sets = f"alone-{len(made)}", (*ONE_HOST, *overrides)
+        if num_steps is None:
+            if overrides not in made:
+                made[overrides] = alone.finish(name, *sets)
+            return made[overrides]
+        key = (*overrides, "in part")
+        if len(made.get(key, [])) < num_steps:
+            made[key] = alone.begin_with(f"{name}-of-{num_steps}", num_steps, *sets)
+        return made[key][:num_steps]
 
     return run
 

@@ -59,6 +59,14 @@ class Line:
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{self.tail(name)}"
         return self.steps(name)
 
+    def begin_with(self, name: str, num_steps: int, *sets: str) -> list[dict[str, Any]]:
+        """Launch, stop once so many steps are done, return them and what came meanwhile."""
+        done = self.launch(name, *sets, options=("--detach",))
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        self.wait_for(name, num_steps)
+        self.run("stop", name, "--wait")
+        return self.steps(name)
+
     def steps(self, name: str) -> list[dict[str, Any]]:
         path = self.root / "runs" / name / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
