@@ -57,10 +57,10 @@ class Child:
         except BrokenPipeError as error:
             raise self._failed("ended") from error
 
-    def end(self) -> Answer:
+    def end(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
         """The answer to what was begun last."""
         assert self._process.stdout is not None
-        watch = threading.Timer(ANSWER_TIMEOUT_S, self._process.kill)
+        watch = threading.Timer(timeout_s, self._process.kill)
         watch.start()
         try:
             line = self._process.stdout.readline()

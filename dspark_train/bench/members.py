@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dspark_train.controller.ledger_service import LedgerService
 from dspark_train.errors import PeerTimeout
@@ -23,6 +23,12 @@ LOOPBACK = "127.0.0.1"
 CALL_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
 GENERATION = 1
+
+
+class Run(Protocol):
+    """Runs a coroutine where the ledger lives, and waits."""
+
+    def __call__(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
 
 
 def pin(core: int) -> None:

@@ -34,6 +34,8 @@ NUM_WARM_UP_STEPS = 3
 LOOK_S = 0.05
 RUN_TIMEOUT_S = 900.0
 ENDLESS_STEPS = 1_000_000
+TRAINER_STEPS = 100
+"""At most, of the trainer alone: all their samples lie in its segment, which more steps would only make larger."""
 ROOM = 1.25
 """A segment for the trainer alone: its samples, the mark below which they must stay, and what allocation loses."""
 GROUPS = {"inference": ENGINE_CORE, "trainers": TRAINER_CORE}
@@ -51,10 +53,14 @@ def overrides(num_steps: int) -> tuple[str, ...]:
 
 
 def side_overrides(resolved: Resolved, num_steps: int) -> dict[str, tuple[str, ...]]:
-    """What is set beyond that for a side alone: an engine that never runs out, a segment that holds the whole run."""
+    """What is set beyond that for a side alone: an engine that never runs out, a segment that holds all of its run.
+
+    A longer run is told from its first steps: a trainer that never waits is as fast later on.
+    """
+    steps = min(num_steps, TRAINER_STEPS)
     return {
         "engine": (f"run.max_steps={ENDLESS_STEPS}",),
-        "trainer": (f"store.segment_gib={filled_gib(resolved, num_steps):.4f}",),
+        "trainer": (f"run.max_steps={steps}", f"store.segment_gib={filled_gib(resolved, steps):.4f}"),
     }
 
 
@@ -107,7 +113,8 @@ def _alone(root: Path, module: str, run: tuple[Resolved, Plan], **fields: float)
     core = ENGINE_CORE if module == engine_alone.__name__ else TRAINER_CORE
     with closing(Child(module, root / "logs" / "bench.log")) as child:
         child.ask("start", run_dir=str(root), core=core)
-        answer = child.ask("measure", **fields)
+        child.begin("measure", **fields)
+        answer = child.end(RUN_TIMEOUT_S)
         child.ask("stop")
     return float(answer["tokens_per_s"])
 
