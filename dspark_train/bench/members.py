@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
-from contextlib import ExitStack
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from dspark_train.topology.resolve import Resolved
 
 T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
+ENGINE_CORE, TRAINER_CORE = 0, 1
 CALL_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
 GENERATION = 1
@@ -35,6 +36,17 @@ def pin(core: int) -> None:
     """Keep this process, and all that it starts from now on, on one core; on any where there is none of that number."""
     if core in os.sched_getaffinity(0):
         os.sched_setaffinity(0, {core})
+
+
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """Keep this thread on one core for a while, and what it starts meanwhile for good."""
+    before = os.sched_getaffinity(0)
+    pin(core)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def write_run(root: Path, resolved: Resolved, plan: Plan) -> RunLayout:

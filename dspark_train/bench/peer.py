@@ -15,9 +15,10 @@ from statistics import mean
 from typing import Any
 
 from dspark_train.bench.children import Child
-from dspark_train.bench.pipeline import ENGINE_CORE, NUM_WARM_UP_STEPS, TRAINER_CORE, pin_tree, run_tokens_per_s
+from dspark_train.bench.members import ENGINE_CORE, TRAINER_CORE, pinned
 from dspark_train.bench.spread import Spread, ratios
 from dspark_train.bench.store_master import LOOPBACK, running_master
+from dspark_train.bench.timed_run import NUM_WARM_UP_STEPS, run_tokens_per_s
 from dspark_train.engine.server import VllmServer
 from dspark_train.errors import StartError
 from dspark_train.plan.spec import Plan, bind_process
@@ -88,8 +89,8 @@ def _their_run(root: Path, resolved: Resolved, plan: Plan, num_steps: int) -> tu
     with running_master(root / "peer-master.log") as master, _reserved() as port:
         server = _their_engine(resolved, plan, master.rpc, port, root)
         with server, closing(Child(TRAINING, root / "peer-training.log")) as child:
-            server.start(resolved.topology.engines.start_timeout_s)
-            pin_tree(server.pid, ENGINE_CORE)
+            with pinned(ENGINE_CORE):
+                server.start(resolved.topology.engines.start_timeout_s)
             flat = their_config(resolved, server.base_url, master.rpc, root, num_steps)
             told = child.ask("train", flat=flat, core=TRAINER_CORE)
     steps = told["steps"]

@@ -6,39 +6,26 @@ processes stay on one core and the rank's on another.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from dspark_train.bench import engine_alone, trainer_alone
 from dspark_train.bench.children import Child
-from dspark_train.bench.members import write_run
+from dspark_train.bench.members import ENGINE_CORE, TRAINER_CORE, write_run
 from dspark_train.bench.spread import Spread
-from dspark_train.errors import StartError
-from dspark_train.plan.run_layout import RunLayout
+from dspark_train.bench.timed_run import RUN_TIMEOUT_S, run_tokens_per_s
 from dspark_train.plan.spec import Plan
 from dspark_train.topology.resolve import GIB, Resolved
 
-ENGINE_CORE, TRAINER_CORE = 0, 1
 WARM_UP_S, ENGINE_FOR_S = 5.0, 15.0
-NUM_WARM_UP_STEPS = 3
-LOOK_S = 0.05
-RUN_TIMEOUT_S = 900.0
 ENDLESS_STEPS = 1_000_000
 TRAINER_STEPS = 100
 """At most, of the trainer alone: all their samples lie in its segment, which more steps would only make larger."""
 ROOM = 1.25
 """A segment for the trainer alone: its samples, the mark below which they must stay, and what allocation loses."""
-GROUPS = {"inference": ENGINE_CORE, "trainers": TRAINER_CORE}
 
 
 def overrides(num_steps: int) -> tuple[str, ...]:
@@ -117,66 +104,3 @@ def _alone(root: Path, module: str, run: tuple[Resolved, Plan], **fields: float)
         answer = child.end(RUN_TIMEOUT_S)
         child.ask("stop")
     return float(answer["tokens_per_s"])
-
-
-def run_tokens_per_s(topology: Path, sets: Sequence[str], runs: Path, name: str, num_steps: int) -> float:
-    """Launch the run, keep its sides on their cores, and tell its tokens a second after the first few steps."""
-    runs.mkdir(parents=True, exist_ok=True)
-    options = [part for value in sets for part in ("--set", value)]
-    command = [sys.executable, "-m", "dspark_train.cli.app", "launch", "--topology", str(topology), "--name", name]
-    log = runs / f"{name}.log"
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [*command, *options], env={**os.environ, "DSPARK_RUNS": str(runs)}, stdout=stream, stderr=stream
-        )
-        try:
-            rate = _watched(RunLayout(runs / name), process, num_steps)
-        except BaseException:
-            process.kill()
-            raise
-    if process.wait(RUN_TIMEOUT_S):
-        raise StartError(f"the run ended with code {process.returncode}", str(log), log.read_text().splitlines()[-15:])
-    return rate
-
-
-def _watched(layout: RunLayout, process: subprocess.Popen[bytes], num_steps: int) -> float:
-    """Pin members as they come up; the rate between the end of the warm-up and the last step, by this clock."""
-    pinned: set[int] = set()
-    began: tuple[float, int] | None = None
-    deadline_s = time.monotonic() + RUN_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        _pin_members(layout, pinned)
-        lines = layout.metrics.read_bytes().splitlines() if layout.metrics.exists() else []
-        if began is None and len(lines) >= NUM_WARM_UP_STEPS:
-            began = (time.perf_counter(), len(lines))
-        if len(lines) >= num_steps and began is not None:
-            tokens = sum(json.loads(line)["tokens"] for line in lines[began[1] :])
-            return float(tokens / (time.perf_counter() - began[0]))
-        if process.poll() is not None:
-            break
-        time.sleep(LOOK_S)
-    raise StartError(f"the run did not do {num_steps} steps", str(layout.events))
-
-
-def _pin_members(layout: RunLayout, pinned: set[int]) -> None:
-    """Keep every member's processes, and all their threads, on the core of its pool."""
-    try:
-        pools = json.loads(layout.state.read_text(encoding="utf-8"))["pools"]
-    except (OSError, ValueError, KeyError):
-        return
-    for pool, core in GROUPS.items():
-        for member in pools[pool]["members"]:
-            if member.get("pid") and member["pid"] not in pinned and pin_tree(member["pid"], core):
-                pinned.add(member["pid"])
-
-
-def pin_tree(pid: int, core: int) -> bool:
-    """Keep a process, its children and all their threads on one core; whether it was there."""
-    try:
-        process = psutil.Process(pid)
-        for each in (process, *process.children(recursive=True)):
-            for thread in each.threads():
-                os.sched_setaffinity(thread.id, {core})
-    except (psutil.Error, OSError):
-        return False
-    return True

@@ -37,7 +37,7 @@ def command(
     ] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="Change one value: a.b=c.")] = None,
     pairs: Annotated[int, typer.Option("--pairs", min=1, help="Measurements of each side, in turns.")] = 5,
-    steps: Annotated[int, typer.Option("--steps", min=6, help="pipeline, peer: optimizer steps of each run.")] = 40,
+    steps: Annotated[int, typer.Option("--steps", min=24, help="pipeline, peer: optimizer steps of each run.")] = 40,
     concurrency: Annotated[str, typer.Option("--concurrency", help="serving: users at once, in turn.")] = "1,2,4,8,16",
     prompts: Annotated[Path | None, typer.Option("--prompts", help="serving: conversations with questions.")] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=2, help="serving: longest answer.")] = 128,
