@@ -5,6 +5,9 @@ what an order of additions changes is far below what float32 keeps. In float32 t
 bfloat16, makes 1e-5 of it in the loss within 64 steps (AdamW 1e-7). On CUDA, where kernels add in any order anyway and
 memory is dear, gradients stay in float32.
 
+The sums are all that a CPU holds of gradients: a pass's own is added and freed while the pass goes on, and what the
+optimizers read lies where the sums were.
+
 torch's DDP does not fit here: ranks have different numbers of packs, and it exchanges its bucket order in the midst of
 a forward pass, where a rank with fewer passes is not.
 """
@@ -12,6 +15,7 @@ a forward pass, where a rank with fewer passes is not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 
@@ -24,52 +28,63 @@ CHUNK_NUMEL = 1 << 18
 
 
 class GradientSum:
-    """Sums the gradients of ``weights``; `add` after every backward pass, `exchange` once a step."""
+    """Sums the gradients of ``weights`` over backward passes; `clear` before a step's first, `exchange` after its last.
+
+    One for each weight, and for as long as the weight lives.
+    """
 
     def __init__(self, weights: Sequence[torch.Tensor], device: torch.device) -> None:
-        self._weights = list(weights)
-        self._wide = torch.zeros(CHUNK_NUMEL, dtype=torch.float64) if device.type == "cpu" else None
-        dtype = torch.float64 if self._wide is not None else torch.float32
+        self._is_wide = device.type == "cpu"
+        dtype = torch.float64 if self._is_wide else torch.float32
         self._buckets = [
             (bucket, torch.zeros(sum(w.numel() for w in bucket), dtype=dtype, device=device))
-            for bucket in _buckets(self._weights)
+            for bucket in _buckets(weights)
         ]
-
-    def add(self) -> None:
-        """Take the gradients of a backward pass into the sums."""
-        if self._wide is None:
-            return  # they add up where they are
-        for bucket, total in self._buckets:
-            for weight, part in zip(bucket, total.split([w.numel() for w in bucket]), strict=True):
-                if weight.grad is not None:
-                    self._add(part, weight.grad.flatten())
-                    weight.grad = None
-
-    def _add(self, total: torch.Tensor, gradient: torch.Tensor) -> None:
-        assert self._wide is not None
-        for part, narrow in zip(total.split(CHUNK_NUMEL), gradient.split(CHUNK_NUMEL), strict=True):
-            part += self._wide[: len(narrow)].copy_(narrow)
+        if self._is_wide:
+            wide = torch.zeros(CHUNK_NUMEL, dtype=torch.float64)
+            for bucket, total in self._buckets:
+                for weight, part in zip(bucket, _parts(bucket, total), strict=True):
+                    weight.register_post_accumulate_grad_hook(partial(_take, part, wide))
 
     def exchange(self, group: ProcessGroup) -> None:
-        """Make every weight's gradient the sum over all passes of all ranks, and begin anew.
+        """Make every weight's gradient the sum over all passes of all ranks.
 
         A weight that no pass used has a gradient of zero, on one rank as on many.
         """
         for bucket, total in self._buckets:
-            parts = total.split([weight.numel() for weight in bucket])
-            if self._wide is None:
-                for weight, part in zip(bucket, parts, strict=True):
+            if not self._is_wide:
+                for weight, part in zip(bucket, _parts(bucket, total), strict=True):
                     part.copy_(weight.grad.flatten()) if weight.grad is not None else part.zero_()
             group.sum(total)
-            for weight, part in zip(bucket, parts, strict=True):
+            narrow = _narrowed(total) if self._is_wide else total
+            for weight, part in zip(bucket, _parts(bucket, narrow), strict=True):
                 weight.grad = part.to(weight.dtype).view_as(weight)
-            if self._wide is not None:
-                total.zero_()
 
     def clear(self) -> None:
-        """Forget a step that was begun."""
+        """Begin a step, and forget one that was begun."""
         for _, total in self._buckets:
             total.zero_()
+
+
+def _take(total: torch.Tensor, wide: torch.Tensor, weight: torch.Tensor) -> None:
+    """Add a weight's gradient to its sum and free it, as soon as a backward pass has made it. wide: a scratch."""
+    assert weight.grad is not None, "a hook of autograd comes with a gradient"
+    for part, narrow in zip(total.split(CHUNK_NUMEL), weight.grad.flatten().split(CHUNK_NUMEL), strict=True):
+        part += wide[: len(narrow)].copy_(narrow)
+    weight.grad = None
+
+
+def _narrowed(total: torch.Tensor) -> torch.Tensor:
+    """The float64 numbers as float32 ones, in the first half of the same memory: no sum is left."""
+    narrow = total.view(torch.float32)[: total.numel()]
+    for part, place in zip(total.split(CHUNK_NUMEL), narrow.split(CHUNK_NUMEL), strict=True):
+        place.copy_(part.to(torch.float32))  # what lies there was read in an earlier turn, or in this one
+    return narrow
+
+
+def _parts(bucket: Sequence[torch.Tensor], total: torch.Tensor) -> list[torch.Tensor]:
+    """Each weight's part of a bucket's numbers."""
+    return list(total.split([weight.numel() for weight in bucket]))
 
 
 def _buckets(weights: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

@@ -105,8 +105,6 @@ class TrainState:
     def backward(self, loss: torch.Tensor, weight: float) -> None:
         """Add the gradients of ``weight * loss`` to those of the step."""
         (loss * weight).backward()
-        if self._gradients is not None:
-            self._gradients.add()
 
     def exchange_gradients(self) -> None:
         """Give every replica the whole step's gradients, once, after all passes; a sharded draft has them already."""
