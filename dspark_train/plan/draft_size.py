@@ -11,6 +11,8 @@ from dspark_train.topology.train_fields import snapshot
 _WEIGHT_BYTES = 4
 """Master weights are fp32."""
 _GRAD_BYTES = 4
+_REPLICA_GRAD_BYTES = 8
+"""On CPU the sums of a step in float64; on CUDA those in float32, and the gradients of the pass in hand."""
 _ADAMW_BYTES = 8
 """Two fp32 moments."""
 _MUON_BYTES = 4
@@ -49,7 +51,8 @@ def draft_state_bytes(resolved: Resolved) -> int | None:
         matrices, others = matrices + _gate(resolved, hidden), others + _heads(resolved, hidden, vocab, reduced)
     frozen = hidden * (vocab + 2 * reduced + 1)
     muon = _default(resolved, "optimizer") == "muon"
-    trained = (_WEIGHT_BYTES + _GRAD_BYTES) * (matrices + others)
+    grad_bytes = _GRAD_BYTES if resolved.topology.trainers.sharding == "fsdp" else _REPLICA_GRAD_BYTES
+    trained = (_WEIGHT_BYTES + grad_bytes) * (matrices + others)
     moments = (_MUON_BYTES if muon else _ADAMW_BYTES) * matrices + _ADAMW_BYTES * others
     return trained + moments + _WEIGHT_BYTES * frozen
 

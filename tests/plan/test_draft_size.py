@@ -32,9 +32,11 @@ def test_the_quickstart_by_hand(shipped: Resolve) -> None:
     trained = 2 * layer + 3 * 576**2 + 2 * 2 * (576 + 64) + 2 * 576 + 256 * (49152 + 8192) + 576 + 256 + 1
     by_muon = 2 * layer + 3 * 576**2  # one momentum each instead of AdamW's two
     frozen = 576 * (49152 + 2 * 8192 + 1)
-    adamw = (4 + 4 + 8) * trained + 4 * frozen
+    adamw = (4 + 8 + 8) * trained + 4 * frozen
     assert draft_state_bytes(shipped("quickstart")) == adamw
     assert draft_state_bytes(shipped("quickstart", "draft.train.optimizer=muon")) == adamw - 4 * by_muon
+    sharded = shipped("quickstart", "trainers={sharding: fsdp, ranks: {start: 1, max: 1}}")
+    assert draft_state_bytes(sharded) == adamw - 4 * trained
 
 
 @pytest.mark.parametrize("unknown", ["hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"])
@@ -89,4 +91,4 @@ def _counted(train: dict[str, Any], layers: list[int]) -> int:
     muon, adamw = split_named_params_for_muon(model)
     trained: int = sum(weight.numel() for _, weight in muon + adamw)
     in_muon: int = sum(weight.numel() for _, weight in muon) if train.get("optimizer", "muon") == "muon" else 0
-    return total + 4 * trained + 4 * in_muon + 8 * (trained - in_muon)
+    return total + 8 * trained + 4 * in_muon + 8 * (trained - in_muon)
