@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -31,22 +31,33 @@ CORES = {"engine": ENGINE_CORE, "rank": TRAINER_CORE}
 
 def run_tokens_per_s(topology: Path, sets: Sequence[str], runs: Path, name: str, num_steps: int) -> float:
     """Launch the run, keep its sides on their cores, and tell its tokens a second after the first few steps."""
+    with launched(topology, sets, runs, name, RUN_TIMEOUT_S) as (layout, process):
+        return _watched(layout, process, num_steps)
+
+
+@contextmanager
+def launched(
+    topology: Path, sets: Sequence[str], runs: Path, name: str, timeout_s: float
+) -> Iterator[tuple[RunLayout, subprocess.Popen[bytes]]]:
+    """A run under way: its directory, and the process that follows it. Waits for its end on leaving, ends it on errors.
+
+    Raises StartError where it does not end well.
+    """
     runs.mkdir(parents=True, exist_ok=True)
     options = [part for value in sets for part in ("--set", value)]
     log = runs / f"{name}.log"
     with log.open("wb") as stream:
         process = _command(runs, stream, "launch", "--topology", str(topology), "--name", name, *options)
         try:
-            rate = _watched(RunLayout(runs / name), process, num_steps)
+            yield RunLayout(runs / name), process
         except BaseException:
             with suppress(subprocess.TimeoutExpired):
                 _command(runs, stream, "stop", "--now", name).wait(STOP_TIMEOUT_S)
                 process.wait(STOP_TIMEOUT_S)
             process.kill()
             raise
-    if process.wait(RUN_TIMEOUT_S):
+    if process.wait(timeout_s):
         raise StartError(f"the run ended with code {process.returncode}", str(log), log.read_text().splitlines()[-15:])
-    return rate
 
 
 def _command(runs: Path, stream: IO[bytes], *args: str) -> subprocess.Popen[bytes]:

@@ -22,13 +22,14 @@ class What(StrEnum):
     pipeline = "pipeline"
     ledger = "ledger"
     peer = "peer"
+    memory = "memory"
     start = "start"
     serving = "serving"
     profile = "profile"
 
 
 def command(
-    what: Annotated[What, typer.Argument(help="ingest, pipeline, ledger, peer, start, serving or profile.")],
+    what: Annotated[What, typer.Argument(help="ingest, pipeline, ledger, peer, memory, start, serving or profile.")],
     run: Annotated[
         str | None, typer.Argument(help="start, serving, profile: the run or its directory; the newest if left out.")
     ] = None,
@@ -37,7 +38,7 @@ def command(
     ] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="Change one value: a.b=c.")] = None,
     pairs: Annotated[int, typer.Option("--pairs", min=1, help="Measurements of each side, in turns.")] = 5,
-    steps: Annotated[int, typer.Option("--steps", min=24, help="pipeline, peer: optimizer steps of each run.")] = 40,
+    steps: Annotated[int, typer.Option("--steps", min=24, help="pipeline, peer, memory: steps of each run.")] = 40,
     concurrency: Annotated[str, typer.Option("--concurrency", help="serving: users at once, in turn.")] = "1,2,4,8,16",
     prompts: Annotated[Path | None, typer.Option("--prompts", help="serving: conversations with questions.")] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=2, help="serving: longest answer.")] = 128,
@@ -54,10 +55,10 @@ def command(
     Example: dspark-train bench ingest --json
 
     ingest: samples into a rank, against memcpy and against the peer's loader. ledger: operations a second. pipeline: a
-    run against its engine alone and its trainer alone. peer: a run against the peer's own training. start: the phases
-    of a run's start, from its journal. serving: an exported draft beside its target, by the number of users, with the
-    draft and without. profile: what the balance of a run saw, kept beside --topology for `plan`, as pipeline keeps its
-    own. docs/benchmarks.md says how each is measured.
+    run against its engine alone and its trainer alone. peer: a run against the peer's own training. memory: a rank's
+    peak against the plan. start: the phases of a run's start. serving: an exported draft beside its target, by the
+    number of users, with the draft and without. profile: what the balance of a run saw, kept beside --topology for
+    `plan`, as pipeline keeps its own. docs/benchmarks.md says how each is measured.
     """
     if what is What.serving:
         from dspark_train.cli import bench_serving
@@ -117,17 +118,23 @@ def _needed(what: What, topology: Path | None) -> Path:
 
 
 def _measure_runs(what: What, path: Path, sets: tuple[str, ...], num_pairs: int, num_steps: int) -> dict[str, Any]:
-    """Both kinds of measurement that launch whole runs."""
+    """The kinds of measurement that launch whole runs."""
     from dspark_train.bench import pipeline
     from dspark_train.cli.launch import prepare_launch
 
+    if what is What.memory:
+        from dspark_train.bench import memory
+
+        num_steps = memory.checked_steps(prepare_launch(path, sets)[0], num_steps)
     all_sets = (*sets, *pipeline.overrides(num_steps))
     if what is What.peer:
         from dspark_train.bench import peer
 
         peer_sets = (*all_sets, *peer.OVERRIDES)
         return peer.measure(path, peer_sets, prepare_launch(path, peer_sets)[:2], num_steps, num_pairs)
-    resolved, _, _ = prepare_launch(path, all_sets)
+    resolved, plan, _ = prepare_launch(path, all_sets)
+    if what is What.memory:
+        return memory.measure(path, all_sets, (resolved, plan))
     extra = pipeline.side_overrides(resolved, num_steps)
     sides = {side: prepare_launch(path, (*all_sets, *own))[:2] for side, own in extra.items()}
     return pipeline.measure(path, all_sets, sides, num_steps, num_pairs)

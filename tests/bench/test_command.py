@@ -17,6 +17,7 @@ JOURNAL = (
     [
         (["pipeline"], "needs --topology"),
         (["peer"], "needs --topology"),
+        (["memory"], "needs --topology"),
         (["ledger", "a1"], "takes no run"),
         (["speed"], "speed"),
     ],
