@@ -15,7 +15,8 @@ from dspark_train.topology.resolve import resolve
 FACTORIES = {
     kind: f"tests.controller.stand_ins:{kind.capitalize()}" for kind in ("ledger", "master", "engine", "rank")
 } | {"controller": "dspark_train.controller.controller:Controller"}
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
+"""A disk that is busy with somebody else's gigabytes lets a small file wait for tens of seconds."""
 
 
 class Run:
