@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from dspark_train.bench.children import Answer, serve
-from dspark_train.bench.members import GENERATION, LOOPBACK, Side, pin
+from dspark_train.bench.members import GENERATION, LOOPBACK, Side, be_worker
 from dspark_train.engine.engine import Engine
 from dspark_train.schedule.messages import Commit
 from dspark_train.store.on_mooncake import connect
@@ -26,7 +26,7 @@ class EngineAlone:
 
     def start(self, run_dir: str, core: int) -> Answer:
         """Start engine and store on one core, and let samples flow."""
-        pin(core)
+        be_worker(core)
         self._side = side = Side(run_dir)
         self._engine = Engine(run_dir, NAME, 0, side)
         own = {f"{NAME}.{name}": port for name, port in self._engine.reserve_ports().items()}

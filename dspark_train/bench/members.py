@@ -21,6 +21,8 @@ from dspark_train.topology.resolve import Resolved
 T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 ENGINE_CORE, TRAINER_CORE = 0, 1
+RAY_NICENESS = 15
+"""At which Ray runs its workers: on a busy machine it decides how much of a core is left."""
 CALL_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
 GENERATION = 1
@@ -36,6 +38,12 @@ def pin(core: int) -> None:
     """Keep this process, and all that it starts from now on, on one core; on any where there is none of that number."""
     if core in os.sched_getaffinity(0):
         os.sched_setaffinity(0, {core})
+
+
+def be_worker(core: int) -> None:
+    """As `pin`, and at the priority of Ray's workers: what a member has in a run. To be called before threads begin."""
+    pin(core)
+    os.setpriority(os.PRIO_PROCESS, 0, RAY_NICENESS)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dspark_train.bench.children import Answer, serve
-from dspark_train.bench.members import GENERATION, LOOPBACK, Run, Side, pin
+from dspark_train.bench.members import GENERATION, LOOPBACK, Run, Side, be_worker
 from dspark_train.controller.ledger_service import LedgerService
 from dspark_train.data.dataset import Dataset
 from dspark_train.engine.extract import HiddenShape
@@ -36,7 +36,7 @@ class TrainerAlone:
 
     def start(self, run_dir: str, core: int) -> Answer:
         """Build the rank on one core, and put every sample of its steps into its segment."""
-        pin(core)
+        be_worker(core)
         self._side = side = Side(run_dir)
         self._rank = Rank(run_dir, "rank-0", side)
         told = self._rank.start(side.hosts, side.ports)
