@@ -42,7 +42,7 @@ pace="engines.env.DSPARK_STAND_IN_TOKENS_PER_S"
 part pipeline-engine 900 $bench pipeline $runs --pairs "$rounds" --steps 40 --set "$pace='3000'"  # is the bottleneck
 part pipeline-trainer 900 $bench pipeline $runs --pairs "$rounds" --steps 100 --set "$pace='100000'"
 vllm="--set engines.entry=dspark_train.engine.vllm_entry"
-part pipeline-vllm 600 $bench pipeline $runs --pairs 1 $vllm
+part pipeline-vllm 600 $bench pipeline $runs --pairs 1 --steps 100 $vllm
 part peer 1200 $bench peer $runs --pairs "$rounds" $vllm
 part memory 900 $bench memory --topology benchmarks/memory.yaml --steps 150 --json
 echo "$num_failed parts failed; all is in $out"
