@@ -1,6 +1,6 @@
 # make setup   a virtual environment with everything in it (EXTRA=gpu on machines with GPUs)
 # make demo    the main job: a real run on this machine, from prompts to an exported draft
-# make check   format, lint, types, fast tests: a minute and a half on fast cores
+# make check   format, lint, types, fast tests: about a minute and a half on two cores
 # make test    tests of every part on this machine, less than an hour; what CI runs
 # make test-long   the rest: every fault one by one, soaks, the lab's losses (about an hour)
 #
