@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dspark_train.errors import StoreError
-from dspark_train.store.protocol import Range, Seen, unseen
+from dspark_train.store.protocol import Copy, Range, plain_copy
 from dspark_train.store.statuses import BAD_RANGE, FULL, NOT_FOUND, RPC_FAILED, describe_status, status_error
 
 DEFAULT_BUFFER_BYTES = 64 * 2**20
@@ -143,14 +143,10 @@ class InMemoryClient:
         there = self._server.keys
         return [key in there for key in keys]
 
-    def read(self, address: int, ranges: Sequence[Range], seen: Seen = unseen) -> list[str]:
+    def read(self, address: int, ranges: Sequence[Range], copy: Copy = plain_copy) -> list[str]:
         """See `StoreClient.read`."""
         self._check("read")
-        outcome = [self._read_one(address, wanted) for wanted in ranges]
-        for place, reason in enumerate(outcome):
-            if not reason:
-                seen(place)
-        return outcome
+        return [self._read_one(address, place, wanted, copy) for place, wanted in enumerate(ranges)]
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove objects."""
@@ -176,7 +172,7 @@ class InMemoryClient:
         if self._segment:
             self._server.drop_segment(self._segment)
 
-    def _read_one(self, address: int, wanted: Range) -> str:
+    def _read_one(self, address: int, place: int, wanted: Range, copy: Copy) -> str:
         target = address + wanted.target_offset
         inside = any(start <= target and target + wanted.num_bytes <= start + n for start, n in self._buffers.items())
         data = self._server.find(wanted.key)
@@ -184,7 +180,9 @@ class InMemoryClient:
             return describe_status(NOT_FOUND)
         if not inside or wanted.source_offset + wanted.num_bytes > len(data):
             return describe_status(BAD_RANGE)
-        ctypes.memmove(target, data[wanted.source_offset : wanted.source_offset + wanted.num_bytes], wanted.num_bytes)
+        source = (ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0) + wanted.source_offset
+        is_own = self._server.segment_of(wanted.key) == self._segment
+        (copy if is_own else plain_copy)(place, target, source, wanted.num_bytes)
         return ""
 
     def _check(self, what: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dspark_train.errors import StoreError, WrongData
-from dspark_train.store.protocol import Range, Seen, unseen
+from dspark_train.store.protocol import Copy, Range, plain_copy
 from dspark_train.store.sample_file import PARTIAL, SUFFIX, Region, read_header, write_whole
 from dspark_train.store.statuses import BAD_RANGE, FULL, NOT_FOUND, describe_status, status_error
 
@@ -93,8 +93,8 @@ class DiskClient:
         self._check("exist")
         return [any(path.exists() for path in self._paths(key)) for key in keys]
 
-    def read(self, address: int, ranges: Sequence[Range], seen: Seen = unseen) -> list[str]:
-        """See `StoreClient.read`."""
+    def read(self, address: int, ranges: Sequence[Range], copy: Copy = plain_copy) -> list[str]:
+        """See `StoreClient.read`. Files are read, nothing stands in memory."""
         self._check("read")
         outcome = [describe_status(BAD_RANGE)] * len(ranges)
         places: dict[str, list[int]] = {}
@@ -102,7 +102,7 @@ class DiskClient:
             if self._is_inside(address + wanted.target_offset, wanted.num_bytes):
                 places.setdefault(wanted.key, []).append(place)
         for key, own in places.items():
-            self._read_object(address, key, ranges, own, outcome, seen)
+            self._read_object(address, key, ranges, own, outcome)
         return outcome
 
     def remove(self, keys: Sequence[str]) -> None:
@@ -129,7 +129,7 @@ class DiskClient:
         return sample_path(self._root, key), _path(self._root, key, PLAIN)
 
     def _read_object(
-        self, address: int, key: str, ranges: Sequence[Range], places: Sequence[int], outcome: list[str], seen: Seen
+        self, address: int, key: str, ranges: Sequence[Range], places: Sequence[int], outcome: list[str]
     ) -> None:
         descriptor, is_sample = self._open(key)
         if descriptor is None:
@@ -142,8 +142,6 @@ class DiskClient:
                 wanted = ranges[place]
                 if wanted.source_offset + wanted.num_bytes <= total_bytes:
                     outcome[place] = _copy(descriptor, regions, wanted, address + wanted.target_offset)
-                if not outcome[place]:
-                    seen(place)
         except (OSError, WrongData) as error:
             for place in places:
                 outcome[place] = str(error)

@@ -14,8 +14,8 @@ import numpy as np
 
 from dspark_train.errors import StoreError
 from dspark_train.store.deadline import Deadlines, Span
-from dspark_train.store.own_segment import OwnSegment, copy_range
-from dspark_train.store.protocol import ALIGN_BYTES, Range, Seen, unseen
+from dspark_train.store.own_segment import OwnSegment, start_of
+from dspark_train.store.protocol import ALIGN_BYTES, Copy, Range, plain_copy
 from dspark_train.store.statuses import BAD_RANGE, NOT_FOUND, describe_status, status_error
 from dspark_train.store.whole_object import WholeRead, plan_whole
 from dspark_train.topology.schema import Store
@@ -151,20 +151,17 @@ class MooncakeClient:
                 raise status_error("exist", key, status)
         return [status == 1 for status in statuses]
 
-    def read(self, address: int, ranges: Sequence[Range], seen: Seen = unseen) -> list[str]:
+    def read(self, address: int, ranges: Sequence[Range], copy: Copy = plain_copy) -> list[str]:
         """See `StoreClient.read`. Raises StoreError where no answer comes in time."""
         spans = _spans(address, ranges)
         # Mooncake checks this for ranges only: a whole object from the own segment is copied anywhere.
         inside = [any(s.start <= span.start and span.end <= s.end for s in self._buffers.values()) for span in spans]
         outcome = ["" if good else describe_status(BAD_RANGE) for good in inside]
-        left = self._read_own(address, ranges, [place for place, good in enumerate(inside) if good], outcome, seen)
+        left = self._read_own(address, ranges, [place for place, good in enumerate(inside) if good], outcome, copy)
         whole, rest = plan_whole(address, ranges, self._scratch.ctypes.data, left)
         if whole:
             rest += self._read_whole(whole, spans, outcome)
         self._read_ranges(address, ranges, sorted(rest), outcome)
-        for place in left:
-            if not outcome[place]:
-                seen(place)
         return outcome
 
     def remove(self, keys: Sequence[str]) -> None:
@@ -209,7 +206,7 @@ class MooncakeClient:
         return own
 
     def _read_own(
-        self, address: int, ranges: Sequence[Range], places: Sequence[int], outcome: list[str], seen: Seen
+        self, address: int, ranges: Sequence[Range], places: Sequence[int], outcome: list[str], copy: Copy
     ) -> Sequence[int]:
         """Copy what lies in the own segment; returns the places of ranges whose objects do not."""
         own = self._own
@@ -217,16 +214,20 @@ class MooncakeClient:
             return places
         keys = list(dict.fromkeys(ranges[place].key for place in places))
 
-        def copy(client: Any) -> Sequence[int]:
+        def copy_found(client: Any) -> Sequence[int]:
             found = own.find(client, keys)
-            for place in places:
-                if ranges[place].key in found:
-                    outcome[place] = copy_range(address, ranges[place], found[ranges[place].key])
-                    if not outcome[place]:
-                        seen(place)
+            for place in (place for place in places if ranges[place].key in found):
+                wanted = ranges[place]
+                start = start_of(wanted, found[wanted.key])
+                if start is None:
+                    outcome[place] = describe_status(BAD_RANGE)
+                else:
+                    copy(place, address + wanted.target_offset, start, wanted.num_bytes)
             return [place for place in places if ranges[place].key not in found]
 
-        return self._call(f"read {_some(keys)}", copy, writes=_spans(address, [ranges[place] for place in places]))
+        return self._call(
+            f"read {_some(keys)}", copy_found, writes=_spans(address, [ranges[place] for place in places])
+        )
 
     def _read_whole(self, whole: Sequence[WholeRead], spans: Sequence[Span], outcome: list[str]) -> list[int]:
         """Read whole objects; returns the places of ranges to be read as ranges: their object is not of that size."""

@@ -13,7 +13,6 @@ from typing import Any
 
 from dspark_train.store.deadline import Span
 from dspark_train.store.protocol import Range
-from dspark_train.store.statuses import BAD_RANGE, describe_status
 
 _MAPS = Path("/proc/self/maps")
 
@@ -59,13 +58,11 @@ class OwnSegment:
         return span if is_here and buffer.transport_endpoint == self._endpoint else None
 
 
-def copy_range(address: int, wanted: Range, source: Span) -> str:
-    """Copy one range of the object at ``source`` into the buffer at ``address``; "" or why not."""
+def start_of(wanted: Range, source: Span) -> int | None:
+    """Where a range of the object at ``source`` begins; None where the object does not have all of it."""
     start = source.start + wanted.source_offset
-    if wanted.source_offset < 0 or wanted.num_bytes < 0 or start + wanted.num_bytes > source.end:
-        return describe_status(BAD_RANGE)
-    ctypes.memmove(address + wanted.target_offset, start, wanted.num_bytes)
-    return ""
+    is_within = wanted.source_offset >= 0 and wanted.num_bytes >= 0 and start + wanted.num_bytes <= source.end
+    return start if is_within else None
 
 
 def _mapping(address: int) -> Span | None:

@@ -6,23 +6,23 @@ its token ids, int64 [num_tokens].
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from dspark_train.schedule.layout import ALIGN_BYTES, TOKEN_ID_BYTES, SampleLayout
 
-__all__ = ["ALIGN_BYTES", "TOKEN_ID_BYTES", "Range", "SampleLayout", "Seen", "StoreClient", "unseen"]
-
-Seen = Callable[[int], None]
-"""Is told the place of a range in a request as soon as it was read: its bytes may then be in the processor's cache.
-
-Called in whatever thread reads.
-"""
+__all__ = ["ALIGN_BYTES", "TOKEN_ID_BYTES", "Copy", "Range", "SampleLayout", "StoreClient", "plain_copy"]
 
 
-def unseen(place: int) -> None:
-    """For who does not look at ranges while others are read."""
+Copy = Callable[[int, int, int, int], None]
+"""Copies a range that stands in this process's memory: told its place in the request, target, source, and size."""
+
+
+def plain_copy(place: int, target: int, source: int, num_bytes: int) -> None:
+    """A `Copy` that only copies."""
+    ctypes.memmove(target, source, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,12 @@ class StoreClient(Protocol):
         """Which objects are there. Raises StoreError if the master does not answer."""
         ...
 
-    def read(self, address: int, ranges: Sequence[Range], seen: Seen = unseen) -> list[str]:
+    def read(self, address: int, ranges: Sequence[Range], copy: Copy = plain_copy) -> list[str]:
         """Read ranges of objects into the registered buffer at ``address``, in one call.
 
-        Returns one string a range: "" where it was read in full, and ``seen`` was told, else the reason. Raises
-        StoreError if the store fails as a whole.
+        copy: does so with ranges that need no transfer, in whatever thread; which ones is the client's to know. Returns
+        one string a range: "" where it was read in full, else the reason. Raises StoreError if the store fails as a
+        whole.
         """
         ...
 

@@ -20,6 +20,7 @@ from dspark_train.schedule.steps import Schedule, ScheduleSpec
 from dspark_train.schedule.unit import Unit
 from dspark_train.store.protocol import StoreClient
 from dspark_train.topology.resolve import Resolved
+from dspark_train.trainer import peaks
 from dspark_train.trainer.carried import Carried
 from dspark_train.trainer.checkpoint import Checkpointer
 from dspark_train.trainer.drafts import Draft, build_draft
@@ -152,4 +153,5 @@ def build_parts(resolved: Resolved, open_store: Callable[[], StoreClient], log: 
     draft = build_draft(resolved, dataset_dir(resolved))
     num_trained = sum(weight.numel() for weight in draft.model.parameters() if weight.requires_grad)
     log.info("draft: %s with %.1f M trained weights", resolved.topology.draft.algorithm, num_trained / 1e6)
+    peaks.prepare(_DTYPES[resolved.hidden_dtype])
     return Parts(resolved, device, open_store(), dataset, schedule, draft, log)

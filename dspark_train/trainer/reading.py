@@ -1,9 +1,8 @@
 """Reads samples from the store straight to their rows, and checks them: several batches at a time.
 
-The check is one pass over all that was read, which from memory would cost as much as half a copy: so each part of a
-sample is summed up while its bytes are still in the processor's cache. Memory serves two cores better than one, so with
-a second core at hand, reading with its checks comes near one thread's plain copy. Nothing is trusted, or told, before
-its batch is taken in.
+What lies in the rank's own segment is checked while it is copied, in one pass. Memory serves two cores better than one,
+so with a second core at hand, reading with its checks is faster than one thread's plain copy. Nothing is trusted, or
+told, before its batch is taken in.
 """
 
 from __future__ import annotations
@@ -13,21 +12,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import torch
-
 from dspark_train.schedule.messages import TakenSample
-from dspark_train.store.protocol import TOKEN_ID_BYTES, Range, SampleLayout, StoreClient
+from dspark_train.store.protocol import TOKEN_ID_BYTES, Range, SampleLayout, StoreClient, plain_copy
 from dspark_train.trainer.in_hand import UnitInHand
 from dspark_train.trainer.packs import TokenRows
+from dspark_train.trainer.peaks import Bits, copy
 from dspark_train.trainer.ring import PackRing, PackShape
 from dspark_train.trainer.sample_check import what_is_wrong
 
 NUM_THREADS = 4
 """Two copy as fast as memory goes; others ask the master meanwhile where their samples lie."""
-_TOKEN_IDS = slice(-1, 0)
-PART_BYTES = 4 << 20
-"""Of a sample's hidden states, read before they are summed up: fits into the last cache, and is large enough that the
-calls it takes do not count."""
+NUM_RANGES, HIDDEN_RANGE = 2, 0
+"""Of a sample: hidden states and token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +79,16 @@ class SampleReader:
     def read(self, unit: UnitInHand, samples: Sequence[TakenSample]) -> Batch:
         """Read and check these here and now. Raises StoreError where the store does not answer at all."""
         readings = [_Reading(unit, sample, self._ring.shape) for sample in samples]
-        parts = [(reading, rows) for reading in readings for rows in reading.parts]
 
-        def seen(place: int) -> None:
-            reading, rows = parts[place]
-            reading.add_up(rows)
+        def copy_range(place: int, target: int, source: int, num_bytes: int) -> None:
+            if place % NUM_RANGES == HIDDEN_RANGE:
+                readings[place // NUM_RANGES].copy_hidden(source)
+            else:
+                plain_copy(place, target, source, num_bytes)
 
-        told = self._store.read(self._ring.address, [reading.range_of(rows) for reading, rows in parts], seen)
-        for (reading, _), reason in zip(parts, told, strict=True):
+        told = self._store.read(self._ring.address, [part for each in readings for part in each.ranges], copy_range)
+        for place, reason in enumerate(told):
+            reading = readings[place // NUM_RANGES]
             reading.unread = reading.unread or reason
         reasons = [reading.unread or reading.what_is_wrong(self._tokens) for reading in readings]
         return Batch(unit, samples, reasons, [bool(reading.unread) for reading in readings])
@@ -111,32 +109,24 @@ class _Reading:
 
     def __init__(self, unit: UnitInHand, sample: TakenSample, shape: PackShape) -> None:
         self.unread = ""
-        self._key, self._shape = sample.key, shape
-        self._piece, self._slot = unit.unit.packs[sample.pack].pieces[sample.piece], unit.slots[sample.pack]
-        rows = slice(self._piece.start_row, self._piece.start_row + self._piece.num_tokens)
-        self._hidden, self._ids = self._slot.hidden[rows], self._slot.token_ids[rows]
-        self._sums = torch.empty(self._hidden.shape[:2], dtype=self._hidden.dtype)
-        step = max(1, PART_BYTES // shape.bytes_per_token)
-        ends = range(step, self._piece.num_tokens + step, step)
-        self.parts = [slice(end - step, min(end, self._piece.num_tokens)) for end in ends] + [_TOKEN_IDS]
-        """Rows of the sample, and its token ids."""
+        self._piece, slot = unit.unit.packs[sample.pack].pieces[sample.piece], unit.slots[sample.pack]
+        start, num_tokens = self._piece.start_row, self._piece.num_tokens
+        self._hidden, self._ids = (part[start : start + num_tokens] for part in (slot.hidden, slot.token_ids))
+        self._peaks: Bits | None = None
+        layout = SampleLayout(num_tokens, shape.bytes_per_token)
+        first_row = slot.offset + start * shape.bytes_per_token
+        first_id = slot.offset + shape.tokens_offset + start * TOKEN_ID_BYTES
+        self.ranges = (
+            Range(sample.key, 0, first_row, layout.hidden_bytes),
+            Range(sample.key, layout.tokens_offset, first_id, layout.tokens_bytes),
+        )
+        """From where in the object to where in the ring: NUM_RANGES, the one of HIDDEN_RANGE the hidden states."""
 
-    def range_of(self, rows: slice) -> Range:
-        """From where in the object to where in the ring."""
-        shape, layout = self._shape, SampleLayout(self._piece.num_tokens, self._shape.bytes_per_token)
-        if rows is _TOKEN_IDS:
-            first_id = self._slot.offset + shape.tokens_offset + self._piece.start_row * TOKEN_ID_BYTES
-            return Range(self._key, layout.tokens_offset, first_id, layout.tokens_bytes)
-        first_row = self._slot.offset + (self._piece.start_row + rows.start) * shape.bytes_per_token
-        num_bytes = (rows.stop - rows.start) * shape.bytes_per_token
-        return Range(self._key, rows.start * shape.bytes_per_token, first_row, num_bytes)
-
-    def add_up(self, rows: slice) -> None:
-        """These rows are here."""
-        if rows is not _TOKEN_IDS:
-            torch.sum(self._hidden[rows], -1, out=self._sums[rows])
+    def copy_hidden(self, source: int) -> None:
+        """They stand at this address of this process's memory."""
+        self._peaks = copy(self._hidden, source)
 
     def what_is_wrong(self, tokens: TokenRows) -> str:
         """Once all of it is here."""
         expected = tokens.token_ids(self._piece.sample)[: self._piece.num_tokens]
-        return what_is_wrong(self._hidden, self._ids.numpy(), expected, self._sums)
+        return what_is_wrong(self._hidden, self._ids.numpy(), expected, self._peaks)

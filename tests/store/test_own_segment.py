@@ -1,6 +1,5 @@
 """What lies in a rank's own segment is copied as plain memory; what only claims to lie there is not touched."""
 
-import ctypes
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 from dspark_train.store.deadline import Span
 from dspark_train.store.on_mooncake import MooncakeClient
-from dspark_train.store.own_segment import OwnSegment, copy_range
+from dspark_train.store.own_segment import OwnSegment, start_of
 from dspark_train.store.protocol import Range
 
 MIB = 2**20
@@ -60,13 +59,9 @@ def test_the_segment_is_known_by_what_stands_in_it():
     assert OwnSegment.found_by(Descriptors({"k": [replica(64, 4)]}), "k", b"mine", 4) is None, "not our memory"
 
 
-def test_a_range_beyond_its_object_is_refused():
-    source, target = (ctypes.create_string_buffer(text, 8) for text in (b"12345678", b"--------"))
-    span = Span(ctypes.addressof(source), ctypes.addressof(source) + 8)
-    assert copy_range(ctypes.addressof(target), Range("k", 2, 1, 3), span) == ""
-    assert target.raw == b"-345----"
-    assert "range outside" in copy_range(ctypes.addressof(target), Range("k", 6, 0, 3), span)
-    assert target.raw == b"-345----"
+@pytest.mark.parametrize(("offset", "num_bytes", "start"), [(2, 3, 102), (0, 8, 100), (6, 3, None), (-1, 2, None)])
+def test_a_range_beyond_its_object_has_no_start(offset, num_bytes, start):
+    assert start_of(Range("k", offset, 1, num_bytes), Span(100, 108)) == start
 
 
 @pytest.mark.real

@@ -45,12 +45,11 @@ def test_a_block_of_zero_rows_amid_good_ones_is_found():
     assert what_is_wrong(states, IDS, IDS) == "hidden states of 4 tokens are zero in stored layers 0"
 
 
-def test_rows_that_merely_add_up_to_the_same_sum_or_to_zero_are_good():
+def test_rows_of_which_merely_the_largest_values_are_alike_are_good():
     states = hidden()
-    states[:, 1] -= states[:, 1].mean(-1, keepdim=True)
-    states[:, 1] = states[:, 1].round()
-    states[:, 1, 0] -= states[:, 1].sum(-1)
-    assert (states[:, 1].sum(-1) == 0).all()
+    states[:, 1] = states[:, 1].clamp(-2, 2)
+    states[:, 1, 0] = -2
+    assert (states[:, 1].abs().amax(-1) == 2).all()
     assert what_is_wrong(states, IDS, IDS) == ""
 
 
