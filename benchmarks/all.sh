@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Repeat the benchmarks that need nothing but this machine: benchmarks/all.sh [OUT [PAIRS]]. 25 minutes on two idle cores.
+# Repeat the benchmarks that need nothing but this machine: benchmarks/all.sh [OUT [PAIRS]]. 40 minutes on two idle cores.
 # OUT gets NAME.json and NAME.log of each part, and in parts.txt how it ended, how long it took, and the load before it.
 # A part that fails or takes too long is told and does not stop the others; the exit status is 1 then.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-benchmarks/results/$(hostname)} pairs=${2:-5}
 rounds=$(( (pairs + 1) / 2 ))  # of what launches whole runs: a minute and more for each
-bench="${DSPARK:-.venv/bin/dspark-train} bench"
+dspark=${DSPARK:-.venv/bin/dspark-train} python=${PYTHON:-.venv/bin/python}
 num_failed=0
 
 part() {  # NAME LIMIT_S COMMAND...: run it, and keep what it prints if it ends well
@@ -27,7 +27,7 @@ part() {  # NAME LIMIT_S COMMAND...: run it, and keep what it prints if it ends 
 }
 
 inputs() {  # DIR [--wide]: make them where they are not there
-  test -f "$1/data/dataset.json" || part "inputs-$(basename "$1")" 300 "${PYTHON:-.venv/bin/python}" benchmarks/inputs.py "$@"
+  test -f "$1/data/dataset.json" || part "inputs-$(basename "$1")" 300 "$python" benchmarks/inputs.py "$@"
 }
 
 mkdir -p "$out"
@@ -35,15 +35,19 @@ mkdir -p "$out"
 inputs quickstart/bench
 inputs quickstart/memory --wide
 
-part ingest 600 $bench ingest --pairs "$pairs" --json
-part ledger 600 $bench ledger --pairs "$pairs" --json
+part ingest 600 $dspark bench ingest --pairs "$pairs" --json
+part ledger 600 $dspark bench ledger --pairs "$pairs" --json
 runs="--topology benchmarks/pipeline.yaml --no-save --json"
+pipeline="bench pipeline $runs --pairs $rounds"
 pace="engines.env.DSPARK_STAND_IN_TOKENS_PER_S"
-part pipeline-engine 900 $bench pipeline $runs --pairs "$rounds" --steps 40 --set "$pace='3000'"  # is the bottleneck
-part pipeline-trainer 900 $bench pipeline $runs --pairs "$rounds" --steps 100 --set "$pace='100000'"
 vllm="--set engines.entry=dspark_train.engine.vllm_entry"
-part pipeline-vllm 600 $bench pipeline $runs --pairs 1 --steps 100 $vllm
-part peer 1200 $bench peer $runs --pairs "$rounds" $vllm
-part memory 900 $bench memory --topology benchmarks/memory.yaml --steps 150 --json
+part pipeline-engine 900 $dspark $pipeline --steps 40 --set "$pace='2000'"  # is the bottleneck
+part pipeline-trainer 900 $dspark $pipeline --steps 150 --set "$pace='100000'"
+alone=$($python -c 'import json, sys; print(round(json.load(open(sys.argv[1]))["trainer_alone_tokens_per_s"]))' \
+  "$out/pipeline-trainer.json" || echo 6000)
+part pipeline-neither 900 $dspark $pipeline --steps 150 --set "$pace='$alone'"
+part pipeline-vllm 900 $dspark $pipeline --steps 150 $vllm
+part peer 1500 $dspark bench peer $runs --pairs "$pairs" --set draft.train.num_layers=1 $vllm
+part memory 900 $dspark bench memory --topology benchmarks/memory.yaml --steps 150 --json
 echo "$num_failed parts failed; all is in $out"
 [ "$num_failed" = 0 ]
