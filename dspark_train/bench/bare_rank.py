@@ -1,4 +1,4 @@
-"""What a rank takes before it has anything: Ray's worker, all that a rank imports, a store client without a segment.
+"""What a rank takes before it has anything: Ray's worker, what a rank imports and compiles, a client without a segment.
 
 `BareRank` is that member. The module itself is the measured process that starts a Ray of its own for it.
 """
@@ -32,9 +32,14 @@ class BareRank:
         self._resolved = Resolved.model_validate_json(RunLayout(Path(run_dir)).resolved.read_text(encoding="utf-8"))
 
     def start(self, master: str) -> dict[str, Any]:
-        """Import what a rank imports, and join the store. Returns {"pid"}."""
+        """Import what a rank imports, compile what it compiles, and join the store. Returns {"pid"}."""
+        import torch
+
         import dspark_train.trainer.course  # noqa: F401 - for what it takes, with all that it needs
         from dspark_train.store.connect import connect
+        from dspark_train.trainer import peaks
+
+        peaks.prepare(getattr(torch, self._resolved.hidden_dtype))
 
         store = self._resolved.topology.store
         self._store = connect(

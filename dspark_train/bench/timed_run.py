@@ -23,7 +23,8 @@ from dspark_train.errors import StartError
 from dspark_train.plan.run_layout import RunLayout
 
 NUM_WARM_UP_STEPS, MIN_TIMED_STEPS = 3, 20
-LOOK_S = 0.05
+LOOK_S, CALM_LOOK_S = 0.05, 0.5
+"""How often a run is looked at until its window begins, and then: when a step ended is told by its file."""
 RUN_TIMEOUT_S, STOP_TIMEOUT_S = 900.0, 60.0
 CORES = {"engine": ENGINE_CORE, "rank": TRAINER_CORE}
 """Of the members of a run whose names begin so."""
@@ -110,7 +111,7 @@ def _watched(layout: RunLayout, process: subprocess.Popen[bytes], num_steps: int
             return window.tokens_per_s([json.loads(line)["tokens"] for line in lines], at_s)
         if process.poll() is not None:
             break
-        time.sleep(LOOK_S)
+        time.sleep(LOOK_S if window.began is None else CALM_LOOK_S)
     raise StartError(f"the run did not do {num_steps} steps", str(layout.events))
 
 

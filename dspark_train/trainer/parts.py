@@ -153,5 +153,7 @@ def build_parts(resolved: Resolved, open_store: Callable[[], StoreClient], log: 
     draft = build_draft(resolved, dataset_dir(resolved))
     num_trained = sum(weight.numel() for weight in draft.model.parameters() if weight.requires_grad)
     log.info("draft: %s with %.1f M trained weights", resolved.topology.draft.algorithm, num_trained / 1e6)
-    peaks.prepare(_DTYPES[resolved.hidden_dtype])
-    return Parts(resolved, device, open_store(), dataset, schedule, draft, log)
+    parts = Parts(resolved, device, open_store(), dataset, schedule, draft, log)
+    # Beside the start of engines and group, which takes longer; a sample that comes before it has ended waits for it.
+    threading.Thread(target=peaks.prepare, args=(parts.shape.dtype,), name="compile", daemon=True).start()
+    return parts

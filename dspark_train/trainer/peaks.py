@@ -11,15 +11,18 @@ does, where copying and then adding up by torch costs half as much again.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import torch
 
 Bits = npt.NDArray[np.unsignedinteger[Any]]
+_compiling = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ def peaks_of(rows: torch.Tensor) -> Bits:
     """The largest magnitude of each row. rows: [..., width], in one piece; returns [...]."""
     bits, magnitude = _bits(rows)
     peaks = np.empty(len(bits), bits.dtype)
-    _find(bits, magnitude, peaks)
+    _loops().find(bits, magnitude, peaks)
     return peaks.reshape(rows.shape[:-1])
 
 
@@ -58,7 +61,7 @@ def copy(rows: torch.Tensor, source: int) -> Bits:
         return peaks_of(rows)
     memory = (ctypes.c_uint8 * bits.nbytes).from_address(source)
     peaks = np.empty(len(bits), bits.dtype)
-    _copy(bits, np.ndarray(bits.shape, bits.dtype, memoryview(memory)), magnitude, peaks)
+    _loops().copy(bits, np.ndarray(bits.shape, bits.dtype, memoryview(memory)), magnitude, peaks)
     return peaks.reshape(rows.shape[:-1])
 
 
@@ -68,7 +71,7 @@ def are_finite(peaks: Bits, dtype: torch.dtype) -> npt.NDArray[np.bool_]:
 
 
 def prepare(dtype: torch.dtype) -> None:
-    """Compile for rows of this type, which takes a second: else the first sample would wait for it."""
+    """Compile for rows of this type, two seconds the first time: else the first sample would wait for it."""
     rows = torch.ones(1, 1, dtype=dtype)
     copy(rows.clone(), rows.data_ptr())
     peaks_of(rows)
@@ -80,7 +83,26 @@ def _bits(rows: torch.Tensor) -> tuple[Bits, np.unsignedinteger[Any]]:
     return rows.view(own.torch_bits).view(-1, rows.shape[-1]).numpy(), own.bits(own.magnitude)
 
 
-@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """Compiled for each type when first called with it."""
+
+    copy: Callable[[Bits, Bits, np.unsignedinteger[Any], Bits], None]
+    find: Callable[[Bits, np.unsignedinteger[Any], Bits], None]
+
+
+@lru_cache
+def _loops() -> _Loops:
+    with _compiling:
+        import numba  # takes a second, which `prepare` spends beside other work
+
+        # Kept on disk for other processes where there is a place for it: beside this file or in the user's cache.
+        try:
+            return _Loops(*(numba.njit(nogil=True, cache=True)(loop) for loop in (_copy, _find)))
+        except RuntimeError:
+            return _Loops(*(numba.njit(nogil=True)(loop) for loop in (_copy, _find)))
+
+
 def _copy(target: Bits, source: Bits, magnitude: np.unsignedinteger[Any], peaks: Bits) -> None:
     for row in range(target.shape[0]):
         peak = magnitude & ~magnitude
@@ -91,7 +113,6 @@ def _copy(target: Bits, source: Bits, magnitude: np.unsignedinteger[Any], peaks:
         peaks[row] = peak
 
 
-@numba.njit(nogil=True)  # type: ignore[untyped-decorator]
 def _find(rows: Bits, magnitude: np.unsignedinteger[Any], peaks: Bits) -> None:
     for row in range(rows.shape[0]):
         peak = magnitude & ~magnitude

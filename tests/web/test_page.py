@@ -108,6 +108,22 @@ def test_a_killed_engine_is_shown_dead_with_the_reason_and_then_ready_again(open
     assert seen.errors() == []
 
 
+def test_nodes_that_are_drained_are_named_for_as_long_as_they_are(opened):
+    seen = opened()
+    seen.member("engine-1.0", "ready")
+    assert seen.page.locator("#drained").count() == 0
+
+    def drained(route):
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "drained": ["10.0.0.7", "10.0.0.9"]})
+
+    seen.page.route("**/v1/state", drained)
+    seen.page.wait_for_selector("#drained:has-text('10.0.0.7, 10.0.0.9')")
+    seen.page.unroute("**/v1/state")
+    seen.page.wait_for_selector("#drained", state="detached")
+    assert seen.errors() == []
+
+
 def test_the_mode_of_the_balance_is_set_after_it_is_said_what_it_means(opened, run):
     seen = opened()
     seen.page.wait_for_selector("#balance")

@@ -113,7 +113,8 @@ function poolsView(state, act) {
       <ul class="members">${inOrder(pool.members).map((member) => memberView(member, hasDied(member, state), act))}</ul>
       ${pool.members.length ? nothing : html`<p class="note">none yet</p>`}
     </article>`
-  })}</section>`
+  })}</section>
+  ${state.drained.length ? html`<p class="note" id="drained">Drained, so that nothing is started there: ${state.drained.join(", ")}</p>` : nothing}`
 }
 
 const inOrder = (members) => [...members].sort((a, b) => a.name.localeCompare(b.name, "en", {numeric: true}))
@@ -156,7 +157,7 @@ function balanceView(state, act) {
     <button class="outline secondary" @click=${() => act.log(null)}>All logs…</button></p></section>`
 }
 
-const KINDS = [["", "All"], ["scale.|group.", "Scaling"], ["engine.", "Engines"], ["rank.|unit.", "Ranks"], ["balance.|rebalance.", "Balance"], ["run.|controller.", "Run"], ["bad", "Faults"]]
+const KINDS = [["", "All"], ["scale.|group.|node.", "Scaling"], ["engine.", "Engines"], ["rank.|unit.", "Ranks"], ["balance.|rebalance.", "Balance"], ["run.|controller.", "Run"], ["bad", "Faults"]]
 const BAD = /dead|failed|given_up|rejected|rolled_back|problem|not_cleared|unwritten|torn|rewound/
 const isShown = (event, filter) => !filter || (filter === "bad" ? BAD.test(event.kind) : filter.split("|").some((head) => event.kind.startsWith(head)))
 
